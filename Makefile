@@ -9,7 +9,7 @@ SOURCES := connector examples tests $(wildcard benchmarks)
 # Two at a time, each with a broker and a JVM of its own: one waits for Kafka while the other computes.
 DIVIDED := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 QUICK := tests/unit tests/property tests/golden tests/architecture
-PURE := connector/errors/*,connector/text.py,connector/warehouse.py,connector/validation.py,connector/records/*,connector/tables/*,connector/watermarks/*,connector/dead_letters/*,connector/write_streams/*,connector/state/*,connector/reports/*,connector/config/*
+PURE := connector/errors/*,connector/text.py,connector/warehouse.py,connector/validation.py,connector/records/*,connector/tables/*,connector/watermarks/*,connector/dead_letters/*,connector/write_streams/*,connector/sources/*,connector/state/*,connector/reports/*,connector/config/*
 
 .DEFAULT_GOAL := help
 .PHONY: help setup get-started demo test test-core test-systems test-long test-unit test-of coverage test-faults mutants lint types contracts format docs bench lock clean

@@ -13,6 +13,7 @@ table (TBL-4, TBL-13).
     _connector/released_rows          releases that operators want without their rejected rows
     _connector/audit_log              the results of audits
     _connector/refused_reload.json    why the pipeline did not take a new configuration
+    _connector/source_tables.json     the tables of sources, as bridges have published them
     _connector/probe                  files that try an object store, and are deleted again
 
 A warehouse is a local folder or a URI. These functions join names only; they look at no file.
@@ -101,6 +102,11 @@ def cuts(warehouse: str) -> str:
 def refused_reload(warehouse: str) -> str:
     """The file that says why the pipeline did not take a new configuration (EVO-8)."""
     return f"{warehouse}/_connector/refused_reload.json"
+
+
+def source_tables(warehouse: str) -> str:
+    """The file with the tables of sources, as bridges have published them (SRC-5)."""
+    return f"{warehouse}/_connector/source_tables.json"
 
 
 def overrides(warehouse: str) -> str:

@@ -11,6 +11,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from tests import postgres
+
 JAVA_NEEDED = 17
 REGISTRY_JAVA = 21
 
@@ -68,6 +70,14 @@ def why_no_registry() -> str:
 
 
 @cache
+def why_no_postgres() -> str:
+    """Why tests with PostgreSQL cannot run here, or "" if they can."""
+    if postgres.programs() is None:
+        return "no PostgreSQL (neither /usr/lib/postgresql/*/bin nor `postgres` on the path)"
+    return ""
+
+
+@cache
 def why_no_docker() -> str:
     """Why tests with containers cannot run here, or "" if they can."""
     if shutil.which("docker") is None:
@@ -93,6 +103,8 @@ def report() -> list[str]:
         )
     if why := why_no_registry():
         lacks.append(f"the real schema registry: {why}")
+    if why := why_no_postgres():
+        lacks.append(f"a database and Debezium: {why}")
     if why := why_no_docker():
         lacks.append(f"the broker in a container (testcontainers): {why}")
     return lacks

@@ -29,6 +29,10 @@ from connector.errors.settings import extra_missing, system_error
 
 COMMANDS: Final = {
     "audit": ("connector.cli.audit:command", "Check that no record is lost."),
+    "bridge": (
+        "connector.cli.bridge:command",
+        "Publish the topics of another program as the changes of a stream.",
+    ),
     "broker": (
         "connector.cli.kafka:broker",
         "Start or stop a local Kafka broker, for development.",

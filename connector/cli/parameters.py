@@ -30,15 +30,16 @@ Function = TypeVar("Function", bound=Callable[..., object])
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def config_of(ctx: click.Context) -> ConnectorConfig:
+def config_of(ctx: click.Context, *, source_tables: bool = True) -> ConnectorConfig:
     """The configuration of a call: `--config FILE`, or connector.toml in this folder, with
-    environment variables over it (OPS-1). Raises `ConfigError`.
+    environment variables over it (OPS-1). `source_tables` is as for `load_config`. Raises
+    `ConfigError`.
     """
     from connector.services.load_config import load_config
 
     file = ctx.find_root().obj
     assert file is None or isinstance(file, Path)
-    return load_config(file)
+    return load_config(file, source_tables=source_tables)
 
 
 def config_file_of(ctx: click.Context) -> ConfigFile:

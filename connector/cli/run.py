@@ -7,12 +7,14 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import TextIO
 
 import click
 
 from connector.cli.parameters import config_file_of, config_of, spark_options
 from connector.cli.terminal import err, escaped, out, show_error, show_event
+from connector.services.bridge import bridges
 from connector.services.run import run
 from connector.services.validate_config import validate_config
 from connector.text import counted
@@ -21,6 +23,9 @@ from connector.text import counted
 @click.command("run")
 @click.option(
     "--once", is_flag=True, help="Ingest up to the current end of every topic, apply, and stop."
+)
+@click.option(
+    "--bridge", is_flag=True, help="Publish the sources of all streams, too, in this process."
 )
 @spark_options
 @click.option(
@@ -33,6 +38,7 @@ def run_command(
     ctx: click.Context,
     *,
     once: bool,
+    bridge: bool,
     cores: str | None,
     memory: str | None,
     trace: TextIO | None,
@@ -43,6 +49,9 @@ def run_command(
     You can kill the command at any time and start it again: it continues where it was. It reads its
     configuration again on SIGHUP, and within 30 seconds of a change: new tables, columns, bounds
     and paces need no restart.
+
+    With --bridge, the sources of all streams are published in the same process, as connector bridge
+    does it. If a bridge fails, the command stops.
     """
     config, stop = config_file_of(ctx), threading.Event()
     # py4j logs each call to a JVM that has died. The command prints one error.
@@ -50,15 +59,20 @@ def run_command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     signal.signal(signal.SIGHUP, lambda *_: config.ask())
-    run(
-        config,
-        once=once,
-        stop=stop,
-        on_event=show_event,
-        cores=cores,
-        memory=memory,
-        trace=trace,
-    )
+    beside: AbstractContextManager[None] = nullcontext()
+    if bridge:
+        of_bridges = config_of(ctx, source_tables=False)
+        beside = bridges(of_bridges, once=once, stop=stop, on_event=show_event)
+    with beside:
+        run(
+            config,
+            once=once,
+            stop=stop,
+            on_event=show_event,
+            cores=cores,
+            memory=memory,
+            trace=trace,
+        )
 
 
 @click.command()

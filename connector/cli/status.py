@@ -112,6 +112,8 @@ def _waits_for_ingest(stream: StreamStatus) -> bool:
 
 
 def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
+    if stream.bridge is not None:
+        yield from stream.bridge.facts(stream.now)
     yield from _progress_facts(stream)
     yield from _partition_facts(stream)
     if stream.late:

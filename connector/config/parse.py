@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +28,8 @@ from connector.config.settings import (
     ConnectorConfig,
     KafkaConfig,
     RegistryConfig,
+    SourceConfig,
+    SourceTables,
     StreamConfig,
 )
 from connector.config.settings_reader import (
@@ -38,9 +42,10 @@ from connector.config.settings_reader import (
 )
 from connector.config.spark_settings import SparkConfig, conf_fault
 from connector.config.storage import StorageConfig, warehouse_fault
-from connector.dead_letters.envelope import change_topic, dead_letter_topic
+from connector.dead_letters.envelope import change_topic, dead_letter_topic, ledger_topic
 from connector.errors import ConfigError
 from connector.errors.settings import setting_invalid
+from connector.sources.model import OnMissingValue, OnTruncate, SourceFormat
 from connector.tables.column_names import NAME_PATTERN, name_fault
 from connector.tables.definition import (
     Column,
@@ -69,6 +74,7 @@ from connector.write_streams.model import catalog_topic, topic_of_catalog
 
 _WAREHOUSE: Final = Form("(?s).+", "a path or a URI", "./warehouse")
 _TOPIC: Final = Form(TOPIC_PATTERN, "1 to 229 of the characters - _ . a-z A-Z 0-9", "shop.orders")
+_TOPIC_NAME: Final = Form(r"[-_.a-zA-Z0-9]{0,249}", "the name of a topic", "dbz.transaction")
 _STREAM: Final = Form("(?s).+", "the name of a stream, of the section [streams.NAME]", "NAME")
 _KEY_COLUMN: Final = Form("(?s).+", "the name of a key column", "id")
 _COLUMN: Final = Form("(?s).+", "the column's name", "balance")
@@ -88,15 +94,28 @@ def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> Con
         name: _stream(name, section) for name, section in root.named("streams", NAME_PATTERN)
     }
     faults += _shared_topics(streams.values())
-    tables = {
-        name: _table(name, section, streams) for name, section in root.named("tables", NAME_PATTERN)
-    }
+    faults += _own_topics_of_sources(streams.values())
+    faults += _without_registry(streams.values() if registry is None else ())
+    tables, streams = _tables(root, streams)
     spark, storage = _spark(root.section("spark")), _storage(root.section("storage"))
     root.finish()
     if faults:
         raise all_in_one(faults)
-    defined = {name: table for name, table in tables.items() if table}
-    return ConnectorConfig(warehouse, kafka, registry, streams, defined, spark, storage)
+    return ConnectorConfig(warehouse, kafka, registry, streams, tables, spark, storage)
+
+
+def parse_tables(
+    sections: Mapping[str, Mapping[str, object]], streams: Mapping[str, StreamConfig]
+) -> dict[str, TableDefinition]:
+    """The tables of sections `[tables.NAME]`. Raises `ConfigError`, which lists every error."""
+    faults: list[ConfigError] = []
+    root = Section("", {"tables": sections}, faults)
+    tables = {
+        name: _table(name, section, streams) for name, section in root.named("tables", NAME_PATTERN)
+    }
+    if faults:
+        raise all_in_one(faults)
+    return {name: table for name, table in tables.items() if table}
 
 
 def _warehouse(root: Section) -> str:
@@ -163,7 +182,9 @@ def _registry(section: Section) -> RegistryConfig:
 
 def _stream(name: str, section: Section) -> StreamConfig:
     topic = section.text("topic", name, _TOPIC)
-    stream = section.read(StreamConfig, name=name, topic=topic, limits=section.read(Limits))
+    source = _source(section.section("source")) if section.has("source") else None
+    given = {"name": name, "topic": topic, "limits": section.read(Limits), "source": source}
+    stream = section.read(StreamConfig, **given)
     allowed = ""
     if topic in TOPICS_OF_KAFKA:
         allowed = "a change topic: Kafka itself uses this topic"
@@ -191,6 +212,91 @@ def _shared_topics(streams: Iterable[StreamConfig]) -> Iterator[ConfigError]:
                 f"a topic of its own. streams.{owner} already has this one",
                 "Set another topic, or remove one of the streams",
             )
+
+
+def _source(section: Section) -> SourceConfig:
+    """The foreign topics of a stream (SRC-1)."""
+    if not section.has("format"):
+        section.missing("format", one_of(SourceFormat), 'write format = "debezium-json"')
+    source = SourceConfig(
+        format=section.choice("format", SourceFormat, SourceFormat.DEBEZIUM_JSON),
+        transactions=section.text("transactions", "", _TOPIC_NAME),
+        tables=section.choice("tables", SourceTables, SourceTables.FROM_SOURCE),
+        on_truncate=section.choice("on_truncate", OnTruncate, OnTruncate.DELETE),
+        on_missing_value=section.choice("on_missing_value", OnMissingValue, OnMissingValue.LETTER),
+        **section.values(SourceConfig, _SOURCE_BY_HAND),
+    )
+    remedy = 'write topics = ["dbz.public.*"]'
+    if not section.has("topics"):
+        section.missing("topics", "the topics of the source, with * for any characters", remedy)
+    elif not source.topics:
+        section.fault("topics", "[]", "at least one topic", remedy)
+    for pattern in source.topics:
+        if not re.fullmatch(r"[-_.*?a-zA-Z0-9]{1,249}", pattern):
+            allowed = "1 to 249 of the characters - _ . a-z A-Z 0-9, with * for any characters"
+            section.fault("topics", pattern, allowed, remedy)
+    if not source.format.is_debezium:
+        for key in ("transactions", "heartbeats"):
+            if value := getattr(source, key):
+                section.fault(key, value, "only with a format of Debezium", f"remove {key}")
+    section.finish()
+    return source
+
+
+_SOURCE_BY_HAND: Final = dict.fromkeys(
+    ("format", "transactions", "tables", "on_truncate", "on_missing_value", "sections")
+)
+
+
+def _own_topics_of_sources(streams: Collection[StreamConfig]) -> Iterator[ConfigError]:
+    """An error for each source that has a topic of lowmark: a bridge would read what it writes."""
+    topics = [
+        name_of(stream.topic)
+        for stream in streams
+        for name_of in (str, dead_letter_topic, ledger_topic, catalog_topic, tables_topic)
+    ]
+    for stream in streams:
+        own = next((t for t in topics if stream.source and stream.source.has_topic(t)), None)
+        if own is not None:
+            yield setting_invalid(
+                f"streams.{stream.name}.source.topics",
+                f"a list with {own}",
+                "topics that other programs write",
+                "Name them more exactly, or give the stream another topic",
+            )
+
+
+def _without_registry(streams: Collection[StreamConfig]) -> Iterator[ConfigError]:
+    for stream in streams:
+        if stream.source is not None and stream.source.format.is_avro:
+            name = f"streams.{stream.name}.source.format"
+            allowed = "an Avro format with a section [registry]"
+            remedy = "Add [registry] with the url of the registry that has the schemas"
+            yield setting_invalid(name, f'"{stream.source.format}"', allowed, remedy)
+
+
+def _tables(
+    root: Section, streams: Mapping[str, StreamConfig]
+) -> tuple[dict[str, TableDefinition], dict[str, StreamConfig]]:
+    """The tables whose key is known, and the streams with the sections for their sources (SRC-5).
+    The other tables wait for their source.
+    """
+    tables: dict[str, TableDefinition] = {}
+    of_sources: dict[str, dict[str, Mapping[str, object]]] = {}
+    for name, section in root.named("tables", NAME_PATTERN):
+        stream = streams.get(str(section.raw("stream")))
+        if stream is not None and stream.source is not None and stream.source.follows_tables:
+            of_sources.setdefault(stream.name, {})[name] = section.content
+            if section.raw("key") is None:
+                continue
+        if (table := _table(name, section, streams)) is not None:
+            tables[name] = table
+    with_sections = dict(streams)
+    for name, sections in of_sources.items():
+        source = streams[name].source
+        assert source is not None
+        with_sections[name] = replace(streams[name], source=replace(source, sections=sections))
+    return tables, with_sections
 
 
 def _table(

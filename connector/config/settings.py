@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
 from connector.config.settings_reader import Form
@@ -19,6 +20,7 @@ from connector.errors import argument_invalid, shown_value
 from connector.errors.settings import stream_unknown, table_unknown, warehouse_unusable
 from connector.records.field_types import Between, check_ranges
 from connector.records.model import MAX_INT
+from connector.sources.model import OnMissingValue, OnTruncate, SourceFormat
 from connector.tables.definition import TableDefinition
 from connector.tables.retention import DELETE_RETENTION_S
 from connector.text import nearest, one_of, without_credentials
@@ -67,6 +69,15 @@ class UnknownTables(StrEnum):
 
     KEEP = "keep"
     REJECT = "reject"
+
+
+class SourceTables(StrEnum):
+    """The tables of a source that are followed: all that its topics have, or those that are
+    declared (SRC-5).
+    """
+
+    FROM_SOURCE = "from-source"
+    DECLARED = "declared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,43 @@ class VersionRetention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """The foreign topics that a bridge publishes as the changes of a stream (SRC-1).
+
+    - `topics`: their names, with `*` for any characters and `?` for one.
+    - `transactions`: Debezium's topic with the ends of transactions. Empty: it has none, so no
+      cut is consistent.
+    - `heartbeats`: the table at the source that a heartbeat query writes. Its rows are not sent.
+    - `sections`: the sections of the tables of the stream as the user wrote them.
+    """
+
+    format: SourceFormat
+    topics: tuple[str, ...] = ()
+    transactions: str = ""
+    heartbeats: str = ""
+    tables: SourceTables = SourceTables.FROM_SOURCE
+    on_truncate: OnTruncate = OnTruncate.DELETE
+    on_missing_value: OnMissingValue = OnMissingValue.LETTER
+    sections: Mapping[str, Mapping[str, object]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+    @property
+    def follows_tables(self) -> bool:
+        """Whether the definitions of tables follow from the source."""
+        return self.tables is SourceTables.FROM_SOURCE
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether a topic is one of the source."""
+        return topic == self.transactions or any(self.matches(p, topic) for p in self.topics)
+
+    @staticmethod
+    def matches(pattern: str, topic: str) -> bool:
+        """Whether a topic is one of a name in `topics`."""
+        return fnmatchcase(topic, pattern)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamConfig:
     """One change stream: its topic, and how its records are validated, ingested and kept.
 
@@ -135,6 +183,8 @@ class StreamConfig:
       None: `stall_after_s`. `wait_s` has the value in force.
     - `bound_buffer_s`: added to the bound that is recommended for a table (JOB-4). None: twice the
       trigger, see `buffer_s`.
+    - `source`: what `connector bridge` publishes as the changes of the stream (SRC-1). None: other
+      programs publish them.
     """
 
     name: str
@@ -155,6 +205,7 @@ class StreamConfig:
     bound_buffer_s: Annotated[int, Between(0)] | None = None
     incomplete_transactions: IncompleteTransactions = IncompleteTransactions.COUNT
     incomplete_after_s: Annotated[int, _SECOND] | None = None
+    source: SourceConfig | None = None
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -265,6 +265,11 @@ class Section:
         self._content = content
         self._allowed_keys: list[str] = []
 
+    @property
+    def content(self) -> Mapping[str, object]:
+        """The section as it was given."""
+        return self._content
+
     def has(self, key: str) -> bool:
         """Whether the setting was given. The name is known from then on."""
         self._allowed_keys.append(key)

@@ -102,6 +102,18 @@ def topic_replaced(topic: str, stored_id: str, topic_id: str) -> TopicError:
     )
 
 
+def source_topic_replaced(topic: str, stored_id: str, topic_id: str) -> TopicError:
+    return TopicError(
+        "TOPIC_REPLACED",
+        f"The source topic {topic} is not the topic that the bridge has read",
+        f"It was deleted and created again: its id was {stored_id} and is {topic_id}. Records that"
+        " the bridge had not read are gone",
+        "Let the source send all rows again, for example by a snapshot of Debezium. Then name a new"
+        " change topic for the stream, so that the bridge begins again, and rebuild its tables",
+        topic=topic,
+    )
+
+
 def catalog_of_another_topic(topic: str, catalog: str, stored_id: str, topic_id: str) -> TopicError:
     return TopicError(
         "TOPIC_REPLACED",
@@ -357,10 +369,20 @@ def topic_foreign(topic: str, cause: str) -> TopicError:
         "TOPIC_FOREIGN",
         f"The newest records of topic {topic} are not those of lowmark",
         cause,
-        "Name the topic to which your producers publish changes. For a topic of another program, or"
-        " records with the schema of a registry that [registry] does not name, each record would"
-        " become a dead letter",
+        "Name the topic to which your producers publish changes. Records with the schema of a"
+        " registry that [registry] does not name become dead letters, and those of another program,"
+        " too: name such a topic in [streams.NAME.source], and let connector bridge publish it",
         topic=topic,
+    )
+
+
+def source_foreign(stream: str, format_: str, cause: str) -> TopicError:
+    return TopicError(
+        "TOPIC_FOREIGN",
+        f"The newest records of the source of stream {stream} are not {format_}",
+        cause,
+        "Compare format and topics of the source with the converters of Kafka Connect and with the"
+        " registry. With these settings, each record would become a dead letter",
     )
 
 

@@ -64,6 +64,27 @@ def rows_rejected(table: str, rejected: int, rows: str, examples: str) -> Connec
     )
 
 
+def source_table_truncated(table: str, record: str) -> ConnectorError:
+    return ConnectorError(
+        "ROWS_REJECTED",
+        f"The source truncated {table}, and on_truncate is stop",
+        f"It is in the foreign record {record}",
+        'To delete the rows, set on_truncate = "delete" for this source. Start the bridge again',
+        table=table,
+    )
+
+
+def source_value_missing(table: str, columns: str, record: str) -> ConnectorError:
+    return ConnectorError(
+        "ROWS_REJECTED",
+        f"A row of {table} has no value for {columns}, and on_missing_value is stop",
+        f"PostgreSQL did not send it, because only the key changed. The foreign record is {record}",
+        'Set on_missing_value = "letter" or "null" for this source. Start the bridge again. With'
+        f" REPLICA IDENTITY FULL for {table}, PostgreSQL sends such values",
+        table=table,
+    )
+
+
 def table_not_loadable(table: str) -> ConnectorError:
     return ConnectorError(
         "TABLE_NOT_LOADABLE",

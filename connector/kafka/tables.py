@@ -1,22 +1,28 @@
-"""Publishes the definitions of tables, and reads them (EVO-1)."""
+"""Publishes the definitions of tables, and reads them (EVO-1).
+
+A bridge publishes the columns of the tables of its source on the same topic (SRC-5).
+"""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Final
 
+from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
+from connector.errors import TopicError
 from connector.errors.kafka import definition_of_another_table, record_unreadable
 from connector.errors.producers import records_undelivered
-from connector.kafka import topics
+from connector.kafka import client, topics
 from connector.kafka.client import records_between
 from connector.kafka.sending import SendError, SendQueue, text_of
-from connector.tables.published import PublishedTable, tables_topic
+from connector.tables.published import SOURCE_PREFIX, PublishedTable, tables_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from connector.config.settings import KafkaConfig
-    from connector.errors import TopicError
+    from connector.validation import KafkaRecord
 
 READ_TIMEOUT_S: Final = 30.0
 PUBLISH_TIMEOUT_S: Final = 30.0
@@ -42,25 +48,95 @@ def published_tables(kafka: KafkaConfig, topic: str) -> dict[str, PublishedTable
 
 
 def _read(kafka: KafkaConfig, facts: topics.TopicFacts) -> dict[str, PublishedTable]:
-    topics.check_compacted(facts)
     tables: dict[str, PublishedTable] = {}
-    begin, end = topics.beginning_offsets(kafka, facts)[0], topics.end_offsets(kafka, facts)[0]
-    if begin >= end:
-        return tables
-    offsets = {0: (begin, end)}
-    for record in records_between(
-        *(kafka, facts.topic, facts.topic_id, offsets), timeout_s=READ_TIMEOUT_S
-    ):
+    for record in _newest(kafka, facts).values():
         name = (record.key or b"").decode(errors="replace")
-        if not record.value:
-            tables.pop(name, None)
+        if name.startswith(SOURCE_PREFIX):
             continue
         try:
-            tables[name] = PublishedTable.from_value(record.value)
+            tables[name] = PublishedTable.from_value(record.value or b"")
         except ValueError as error:
             offset = str(record.position.offset)
             raise record_unreadable(facts.topic, offset, str(error)) from None
     return tables
+
+
+def _newest(kafka: KafkaConfig, facts: topics.TopicFacts) -> dict[bytes, KafkaRecord]:
+    """Read the newest record of each key, without keys whose newest record has no value."""
+    topics.check_compacted(facts)
+    newest: dict[bytes, KafkaRecord] = {}
+    begin, end = topics.beginning_offsets(kafka, facts)[0], topics.end_offsets(kafka, facts)[0]
+    if begin >= end:
+        return newest
+    offsets = {0: (begin, end)}
+    for record in records_between(
+        *(kafka, facts.topic, facts.topic_id, offsets), timeout_s=READ_TIMEOUT_S
+    ):
+        newest[record.key or b""] = record
+    return {key: record for key, record in newest.items() if record.value}
+
+
+def source_tables(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
+    """Read the newest columns of each table of the source of a change topic, by its name there, as
+    a bridge has published them (SRC-5).
+
+    Raises `TopicError` if the topic `<topic>.tables` is not suitable, and `BrokerError`. Without
+    that topic, there are none.
+    """
+    try:
+        facts = topics.describe(kafka, tables_topic(topic))
+    except TopicError as error:
+        if error.code != "TOPIC_MISSING":
+            raise
+        return {}
+    newest = _newest(kafka, facts)
+    prefix = SOURCE_PREFIX.encode()
+    return {
+        key.removeprefix(prefix).decode(errors="replace"): record.value or b""
+        for key, record in newest.items()
+        if key.startswith(prefix)
+    }
+
+
+class SourceTablesWatch:
+    """Notices tables of a source that are published while it is open. Not thread-safe.
+
+    It raises `TopicError` and `BrokerError` when it is made.
+    """
+
+    def __init__(self, kafka: KafkaConfig, topic: str) -> None:
+        facts = topics.create_tables_topic(kafka, topic)
+        topics.check_compacted(facts)
+        self._values = source_tables(kafka, topic)
+        self._client = client.consumer(kafka, client.LastError(), {"group.id": client.READER})
+        # What comes between the two reads is read again by the second one.
+        self._client.assign([TopicPartition(facts.topic, 0, OFFSET_BEGINNING)])
+
+    def newest(self) -> dict[str, bytes]:
+        """Return the values by table that were not returned before. It does not wait."""
+        for message in self._client.consume(1_000, 0):
+            key, value = message.key(), message.value()
+            if message.error() is None and key is not None and value is not None:
+                name = bytes(key).decode(errors="replace")
+                if name.startswith(SOURCE_PREFIX):
+                    self._values[name.removeprefix(SOURCE_PREFIX)] = bytes(value)
+        values, self._values = self._values, {}
+        return values
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
+
+
+def publish_source_tables(kafka: KafkaConfig, topic: str, tables: Mapping[str, bytes]) -> None:
+    """Publish the columns of tables of a source, and wait until Kafka has them.
+
+    The topic `<topic>.tables` is created if it does not exist. Raises `TopicError`, `DeliveryError`
+    and `BrokerError` as `publish_tables` does.
+    """
+    facts = topics.create_tables_topic(kafka, topic)
+    topics.check_compacted(facts)
+    _send(kafka, facts, {f"{SOURCE_PREFIX}{table}": value for table, value in tables.items()})
 
 
 def publish_tables(
@@ -97,11 +173,11 @@ def publish_tables(
         elif last is None or last.table_id != table.table_id or last.version < table.version:
             new.append(table)
     if new:
-        _send(kafka, facts, new)
+        _send(kafka, facts, {table.definition.name: table.to_value() for table in new})
     return refused
 
 
-def _send(kafka: KafkaConfig, facts: topics.TopicFacts, tables: Sequence[PublishedTable]) -> None:
+def _send(kafka: KafkaConfig, facts: topics.TopicFacts, values: Mapping[str, bytes]) -> None:
     failures: list[str] = []
 
     def answer(_: str, error: SendError | None) -> None:
@@ -110,13 +186,12 @@ def _send(kafka: KafkaConfig, facts: topics.TopicFacts, tables: Sequence[Publish
 
     queue = SendQueue[str](kafka, facts, answer)
     try:
-        for table in tables:
-            name = table.definition.name
-            queue.put(name, name.encode(), table.to_value(), 0, [])
+        for name, value in values.items():
+            queue.put(name, name.encode(), value, 0, [])
         deadline = time.monotonic() + PUBLISH_TIMEOUT_S
         while queue.backlog and not failures and time.monotonic() < deadline:
             queue.poll(0.5, push=True)
         if queue.backlog or failures:
-            raise records_undelivered(facts.topic, len(tables), failures[0] if failures else "")
+            raise records_undelivered(facts.topic, len(values), failures[0] if failures else "")
     finally:
         queue.close(1, "the definition was not published in time")

@@ -150,10 +150,14 @@ def identity_of(
         if _code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise topic_missing(topic, kafka.bootstrap_servers) from error
         raise
+    return id_of(description), description.partitions
+
+
+def id_of(description: TopicDescription) -> str:
+    """Return the id of a topic in the form of Java."""
     # librdkafka writes standard base 64. Java, and so Kafka's tools and metadata, use the URL-safe
     # form.
-    topic_id = str(description.topic_id).replace("+", "-").replace("/", "_")
-    return topic_id, description.partitions
+    return str(description.topic_id).replace("+", "-").replace("/", "_")
 
 
 def check(facts: TopicFacts) -> list[str]:

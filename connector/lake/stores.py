@@ -70,6 +70,21 @@ def text_at(path: str) -> str | None:
         return None
 
 
+def write_at(path: str, text: str) -> None:
+    """Write a small file of a warehouse. A reader finds the old text or the new one. Raises
+    `OSError`.
+    """
+    folder, _, name = path.rpartition("/")
+    files = files_at(folder)
+    files.create_dir(".", recursive=True)
+    is_local = _local(folder) is not None
+    written = f".{name}.new" if is_local else name
+    with files.open_output_stream(written) as file:
+        file.write(text.encode())
+    if is_local:
+        files.move(written, name)
+
+
 def files_at(path: str) -> FileSystem:
     """The files below a folder of a warehouse, with paths that begin there."""
     from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem

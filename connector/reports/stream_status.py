@@ -11,6 +11,7 @@ from typing import Annotated, Final, NamedTuple
 from connector.config.settings import StreamConfig
 from connector.dead_letters.ledger import ExternalDeadLetters, Totals
 from connector.records.views import Flat, Hidden, Named, Shown, Time, Viewed, view_of_time
+from connector.reports.bridge_status import BridgeStatus
 from connector.reports.source_status import hints_of_checks
 from connector.reports.write_stream_status import NONE_RELEASED, ReleaseReport, release_report
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
@@ -79,6 +80,7 @@ class StreamStatus(Viewed):
     wait_s              how long tables wait for such a transaction; None: they do not
     write_streams       the staged rows of write streams, and their releases
     open_transactions   the transactions in Kafka that hid records at `topic_read_at`
+    bridge              how far its source is published (SRC-8); None: it has no source
     """
 
     name: Hidden[str]
@@ -108,6 +110,7 @@ class StreamStatus(Viewed):
     wait_s: Hidden[int | None] = None
     write_streams: ReleaseReport = NONE_RELEASED
     open_transactions: tuple[OpenTransaction, ...] = ()
+    bridge: BridgeStatus | None = None
 
     @property
     def low_watermark_age_s(self) -> Shown[float | None]:
@@ -133,6 +136,7 @@ class StreamStatus(Viewed):
             *hints_of_checks(self.checks, self.now),
             *self._transaction_hints(),
             *self.write_streams.hints(self.now),
+            *(() if self.bridge is None else self.bridge.hints(self.now)),
             *self._claim_hints(),
             *self._letter_hints(),
             *failed_maintenance(self.maintenance),

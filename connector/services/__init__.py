@@ -16,6 +16,7 @@ For example:
 
 from connector.services.alter import AlterReport, alter_table, publish_table
 from connector.services.audit import audit
+from connector.services.bridge import run_bridge
 from connector.services.dead_letters import DeadLetters
 from connector.services.load_config import load_config
 from connector.services.read import TableRead, read
@@ -68,6 +69,7 @@ __all__ = [
     "release_rows",
     "release_transaction",
     "run",
+    "run_bridge",
     "set_apply_every",
     "set_max_staleness",
     "status",

@@ -20,6 +20,7 @@ from connector.errors.settings import (
     secret_unreadable,
     warehouse_unusable,
 )
+from connector.services.source_tables import followed
 from connector.text import truncate_utf8
 
 DEFAULT_FILE: Final = "connector.toml"
@@ -31,7 +32,10 @@ _TOO_DEEP: Final = "Its lists or sections are nested too deeply"
 
 
 def load_config(
-    path: str | Path | None = None, environment: Mapping[str, str] | None = None
+    path: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    *,
+    source_tables: bool = True,
 ) -> ConnectorConfig:
     """Load the configuration of a file, with environment variables over it.
 
@@ -42,6 +46,8 @@ def load_config(
             that file does not exist.
         environment: Variables such as `CONNECTOR__KAFKA__BOOTSTRAP_SERVERS`. None: those of this
             process.
+        source_tables: With the tables that follow from a source, which are read from the warehouse
+            (SRC-5).
 
     Returns:
         The configuration. A relative `warehouse` is taken from the folder of the file.
@@ -49,6 +55,7 @@ def load_config(
     Raises:
         ConfigError: The file cannot be read, or a setting is wrong. It names every fault, not only
             the first.
+        TableError: The tables that follow from a source cannot be read.
     """
     config_file = None if path is None else Path(path)
     environment = os.environ if environment is None else environment
@@ -66,7 +73,8 @@ def load_config(
         config = parse(document, given)
     except RecursionError:
         raise config_unreadable(str(file), _TOO_DEEP) from None
-    return replace(config, warehouse=_absolute(config.warehouse, file.parent))
+    config = replace(config, warehouse=_absolute(config.warehouse, file.parent))
+    return followed(config) if source_tables else config
 
 
 def who() -> str:

@@ -15,11 +15,13 @@ from connector.config.reload import reload_faults
 from connector.errors import ConfigError, ConnectorError, TableError
 from connector.services.events import OnEvent, info, warning
 from connector.services.load_config import DEFAULT_FILE, load_config
+from connector.services.source_tables import followed
 from connector.services.warehouses import warehouse_of
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
     from connector.lake.overrides import Overrides
+    from connector.services.source_tables import SourceTables
 
 READ_EVERY_S = 10.0
 
@@ -71,6 +73,19 @@ class ConfigFile:
             return None
 
 
+class FixedConfig(ConfigFile):
+    """A configuration without a file. Only the tables that follow from a source change."""
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        self._asked, self.config = threading.Event(), config
+
+    def changed(self) -> ConnectorConfig | None:
+        if not self._asked.is_set():
+            return None
+        self._asked.clear()
+        return followed(self.config)
+
+
 @dataclass(frozen=True, slots=True)
 class RefusedReload:
     """Why the running pipeline did not take a configuration: a text for each setting. `refused_at`
@@ -84,8 +99,15 @@ class RefusedReload:
 class Reloads:
     """Decides which new configurations a pipeline takes."""
 
-    def __init__(self, file: ConfigFile, overrides: Overrides, on_event: OnEvent) -> None:
+    def __init__(
+        self,
+        file: ConfigFile,
+        overrides: Overrides,
+        on_event: OnEvent,
+        sources: SourceTables | None = None,
+    ) -> None:
         self._file, self._overrides, self._on_event = file, overrides, on_event
+        self._sources = sources
         self._running = file.config
         self._warehouse = warehouse_of(file.config)
         _store(self._warehouse, None)
@@ -93,6 +115,13 @@ class Reloads:
     @property
     def is_asked(self) -> bool:
         return self._file.is_asked
+
+    def look_at_sources(self) -> None:
+        """Ask for a reload if a bridge has published new tables or columns (SRC-5). It does not
+        wait. Raises `TableError`.
+        """
+        if self._sources is not None and self._sources.store_new():
+            self._file.ask()
 
     def next_config(self) -> ConnectorConfig | None:
         """Return a new configuration that the pipeline can take. None: nothing is new.
@@ -143,18 +172,14 @@ def refused_reload(config: ConnectorConfig) -> RefusedReload | None:
 def _store(warehouse: str, refused: RefusedReload | None) -> None:
     """Keep it where `status` finds it. An empty file: nothing is refused."""
     from connector.lake.checks import table_error
-    from connector.lake.stores import files_at, text_at
+    from connector.lake.stores import text_at, write_at
     from connector.stored import to_stored
 
     path = paths.refused_reload(warehouse)
     if refused is None and not text_at(path):
         return
-    folder, _, name = path.rpartition("/")
     try:
-        files = files_at(folder)
-        files.create_dir(".", recursive=True)
-        with files.open_output_stream(name) as file:
-            file.write(b"" if refused is None else json.dumps(to_stored(refused)).encode())
+        write_at(path, "" if refused is None else json.dumps(to_stored(refused)))
     except OSError as error:
         failure: TableError = table_error(path, "written", error)
         raise failure from error

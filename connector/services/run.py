@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TextIO
@@ -24,7 +24,8 @@ from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
-from connector.services.reload import READ_EVERY_S, ConfigFile, Reloads
+from connector.services.reload import READ_EVERY_S, ConfigFile, FixedConfig, Reloads
+from connector.services.source_tables import SourceTables, followed, follows_sources
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.jobs import Job, JobKind
@@ -140,13 +141,20 @@ def run(
     if not config.streams:
         remedy = 'Add a section such as [streams.orders] with topic = "orders"'
         raise setting_missing("A section [streams.NAME]", "the topic of a stream", remedy)
-    pipeline_run = _Run(config, file, once, stop or threading.Event(), on_event, Trace(trace))
-    check_logs(config, config.streams, config.tables)
-    with (
-        only_use(config, config.streams),
-        naming_damage(config, config.streams, config.tables),
-        ExitStack() as stack,
-    ):
+    with ExitStack() as stack:
+        sources = None
+        if follows_sources(config):
+            sources = stack.enter_context(closing(SourceTables(config, on_event)))
+            sources.store_new()
+            config = followed(config)
+            file = file or FixedConfig(config)
+            file.config = config
+        check_logs(config, config.streams, config.tables)
+        stack.enter_context(only_use(config, config.streams))
+        stack.enter_context(naming_damage(config, config.streams, config.tables))
+        pipeline_run = _Run(
+            config, file, once, stop or threading.Event(), on_event, Trace(trace), sources
+        )
         ports = {
             name: ports_of(config, stream, stack, on_event, pipeline_run.counter)
             for name, stream in config.streams.items()
@@ -170,6 +178,7 @@ class _Run:
     stop: threading.Event
     on_event: OnEvent
     trace: Trace
+    sources: SourceTables | None = None
     counter: _Counter = field(default_factory=_Counter)
     reloads: Reloads | None = None
 
@@ -222,7 +231,7 @@ class _Run:
             return None
         overrides, until = _overrides(self.config), threading.Event()
         if self.reloads is None:
-            self.reloads = Reloads(self.file, overrides, self.on_event)
+            self.reloads = Reloads(self.file, overrides, self.on_event, self.sources)
         watch = _Watch(self.reloads, self.stop, until)
         thread = threading.Thread(target=watch.run, name="configuration", daemon=True)
         thread.start()
@@ -286,14 +295,16 @@ class _Watch:
         while not self._until.wait(_STOP_WITHIN_S):
             if self._stop.is_set():
                 self._until.set()
-            elif self._reloads.is_asked or time.monotonic() >= look_at:
-                look_at = time.monotonic() + READ_EVERY_S
-                try:
+                continue
+            try:
+                self._reloads.look_at_sources()
+                if self._reloads.is_asked or time.monotonic() >= look_at:
+                    look_at = time.monotonic() + READ_EVERY_S
                     self.config = self._reloads.next_config()
-                except ConnectorError as error:
-                    self.failure = error
-                if self.config is not None or self.failure is not None:
-                    self._until.set()
+            except ConnectorError as error:
+                self.failure = error
+            if self.config is not None or self.failure is not None:
+                self._until.set()
 
 
 @contextmanager

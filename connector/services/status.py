@@ -23,6 +23,7 @@ from connector.reports.stream_status import (
 )
 from connector.reports.table_status import TableJobs, TablePace, TableStatus, table_status
 from connector.services.reload import refused_reload
+from connector.services.source_tables import followed_tables
 from connector.services.warehouses import warehouse_of
 from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind
 from connector.state.overrides import bound_in_force, pace_in_force
@@ -33,6 +34,7 @@ from connector.tables.definition import TableDefinition
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.lake.state_reader import LoggedProgress
+    from connector.reports.bridge_status import BridgeStatus
 
 ASK_TIMEOUT_S: Final = 1.0
 _Read = TypeVar("_Read")
@@ -98,6 +100,9 @@ class _Reader:
             maintenance=self._maintenance(path, stream=stream.name),
             undefined_sources=self._undefined_sources(stream.name, progress),
         )
+        if stream.source is not None:
+            status = self.report.streams[stream.name]
+            self.report.streams[stream.name] = replace(status, bridge=self._bridge(stream))
         for table, state in readable.items():
             of_table = self._try(f"tables.{table}", partial(logged.of_table, table, state))
             definition = self._config.tables[table]
@@ -152,6 +157,19 @@ class _Reader:
             cells_without_column=cells_without_column(*definition),
         )
 
+    def _bridge(self, stream: StreamConfig) -> BridgeStatus:
+        """The status of the bridge of a stream, from its heartbeats in Kafka (SRC-8)."""
+        from connector.kafka.bridge.status import bridge_status
+
+        tables = self._try(f"streams.{stream.name}", lambda: followed_tables(self._config)) or {}
+        defaults = {
+            table.section["source"]: table.with_default
+            for table in tables.get(stream.name, ())
+            if table.with_default
+        }
+        status = bridge_status(self._config, stream, self.report.at, timeout_s=ASK_TIMEOUT_S)
+        return replace(status, missing_defaults=defaults)
+
     def _undefined_sources(self, stream: str, progress: Progress) -> tuple[str, ...]:
         from connector.lake.changelog_changes import undefined_sources
 
@@ -181,8 +199,9 @@ def status(config: ConnectorConfig, *, now: int | None = None) -> StatusReport:
     """Report how far each stream is ingested and complete, and how old each table is. Of a table
     that was not made from the changelog that is there, only its own commit is reported.
 
-    It reads the warehouse. It asks Kafka only for the state of dead letters, and only if there ever
-    was one. For example: `status(config).tables["orders"].age_s`.
+    It reads the warehouse. It asks Kafka only for the state of dead letters, if there ever was one,
+    and for the position of a bridge, if the stream has a source. For example:
+    `status(config).tables["orders"].age_s`.
 
     `now` is the time in microseconds that ages are counted to. None: the clock. Raises
     `ConfigError` if it is not a time. A stream or table that cannot be read is in `errors`.

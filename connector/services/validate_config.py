@@ -22,6 +22,7 @@ from connector.errors.definitions import columns_changed
 from connector.errors.kafka import topic_foreign
 from connector.errors.settings import setting_invalid, warehouse_unusable
 from connector.services.local_spark import check_master
+from connector.services.validate_source import source_findings
 from connector.services.warehouses import check_logs, warehouse_of
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
@@ -71,7 +72,8 @@ def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
     for stream in config.streams.values():
         if is_usable:
             yield from _guarded(_progress(config, stream))
-        yield from _changelog(stream, has_tables=bool(config.tables_of(stream.name)))
+        follows = stream.source is not None and stream.source.follows_tables
+        yield from _changelog(stream, has_tables=follows or bool(config.tables_of(stream.name)))
     yield from _guarded(_registry(config))
     for stream in config.streams.values():
         try:
@@ -82,6 +84,7 @@ def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
             yield from _ledger(config.kafka, stream)
             yield from _catalog(config.kafka, stream)
             yield from _definitions(config.kafka, stream)
+            yield from _source(config, stream)
             yield from _replicas(config.kafka, stream)
         except ConnectorError as error:
             yield _fault(error)
@@ -354,6 +357,14 @@ def _catalog(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
         yield _ok(text)
         return
     yield _ok(f"streams.{stream.name}: {name} is the catalog of its write streams")
+
+
+def _source(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]:
+    for found in source_findings(config, stream):
+        if isinstance(found, ConnectorError):
+            yield _fault(found)
+        else:
+            yield Finding(*found)
 
 
 def _replicas(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """The definition of a table as programs without access to the warehouse read it (EVO-1).
 
 The topic `<topic>.tables` is compacted. The key of a record is the name of a table, and the value a
-JSON object.
+JSON object. A key that begins with `source:` names a table of the source of a bridge (SRC-5).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from connector.tables.definition import TableDefinition
 from connector.tables.stored_definition import definition_from, stored_definition
 
 _TABLES: Final = ".tables"
+SOURCE_PREFIX: Final = "source:"
 
 
 @dataclass(frozen=True, slots=True)

@@ -705,6 +705,7 @@ def test_names_for_programs_are_stable() -> None:
     assert json.loads(json.dumps([stream, table])) == [stream, table]
     assert stream.keys() == {
         *(
+            "bridge",
             "topic_read_at",
             "open_transactions",
             "changes",

@@ -1,0 +1,277 @@
+"""Reads the records of foreign topics, in the order of each Kafka partition (SRC-1, SRC-8)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+)
+from confluent_kafka import TopicPartition as Assignment
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+from connector.errors import BrokerError
+from connector.errors.kafka import records_deleted, source_topic_replaced, topic_shortened
+from connector.kafka import client
+from connector.kafka.topics import id_of
+from connector.sources.model import ForeignRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from connector.config.settings import KafkaConfig, SourceConfig
+    from connector.errors import TopicError
+
+REFRESH_S: Final = 10.0
+"""How often the reader looks for new topics and Kafka partitions, and for replaced topics."""
+UNREACHABLE_AFTER_S: Final = 30.0
+_BATCH: Final = 2_000
+_ASK_TIMEOUT_S: Final = 15.0
+_GONE: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_ID,
+)
+EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+class SourceReader:
+    """Reads all topics of a source. Not thread-safe.
+
+    - `topic_ids` has the id of each topic that was ever read. Topics that appear later are added.
+    - `positions` has the offset behind the last returned record of each Kafka partition.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        source: SourceConfig,
+        starts: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str],
+    ) -> None:
+        """Begin at `starts`, and at the beginning of the other Kafka partitions.
+
+        Raises:
+            TopicError: A topic has another id than in `topic_ids`: it was made again.
+            BrokerError: No broker answers.
+        """
+        self._kafka, self._source = kafka, source
+        self.topic_ids: dict[str, str] = dict(topic_ids)
+        self.positions: dict[TopicPartition, int] = {}
+        self._starts, self._paused = dict(starts), frozenset[TopicPartition]()
+        self._held: dict[TopicPartition, list[ForeignRecord]] = {}
+        self._at_end = set[TopicPartition]()
+        self._errors = client.LastError()
+        self._admin: AdminClient = client.admin(kafka)
+        self._client = client.consumer(kafka, self._errors, {"group.id": client.READER})
+        self._answered_at = time.monotonic()
+        try:
+            self.refresh()
+        except BaseException:
+            self._client.close()
+            raise
+
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """The Kafka partitions that are read."""
+        return self.positions.keys()
+
+    def poll(self, timeout_s: float) -> Sequence[ForeignRecord]:
+        """Return the next records. An empty sequence: the time has passed.
+
+        Raises:
+            TopicError: A topic was made again, or records were deleted before they were read.
+            BrokerError: No broker answers for 30 s, or Kafka refuses the read.
+        """
+        if time.monotonic() - self._refreshed_at > REFRESH_S:
+            with suppress(BrokerError):  # _check_reachable decides how long this may last
+                self.refresh()
+        records = self._resumed()
+        messages = self._client.consume(_BATCH, 0 if records else timeout_s)
+        if not messages:
+            self._check_reachable()
+            return records
+        self._answered_at = time.monotonic()
+        self._errors.clear()
+        for message in messages:
+            if (record := self._record(message)) is None:
+                continue
+            if record.partition in self._paused:
+                self._held.setdefault(record.partition, []).append(record)
+            else:
+                records.append(record)
+                self.positions[record.partition] = record.offset + 1
+        return records
+
+    def _resumed(self) -> list[ForeignRecord]:
+        """The records that came after their Kafka partition was paused, if it is read again."""
+        ready = self._held.keys() - self._paused
+        records = [record for partition in ready for record in self._held.pop(partition)]
+        self.positions.update((record.partition, record.offset + 1) for record in records)
+        return records
+
+    def pause(self, full: Collection[TopicPartition]) -> None:
+        """Return no more records of these Kafka partitions, and go on with the others."""
+        wanted = frozenset(full) & self.positions.keys()
+        if stop := wanted - self._paused:
+            self._client.pause([Assignment(*partition) for partition in stop])
+        if resume := self._paused - wanted:
+            self._client.resume([Assignment(*partition) for partition in resume])
+        self._paused = wanted
+
+    def read_on(self) -> Collection[TopicPartition]:
+        """Return the partitions that were read to their ends since the last call. There, a position
+        can be behind records of Kafka itself.
+        """
+        at_end, self._at_end = self._at_end, set()
+        return at_end
+
+    def filled_to(self) -> dict[TopicPartition, int]:
+        """Return the end offsets of the Kafka partitions that have records. Raises
+        `BrokerError`.
+        """
+        ends = self.end_offsets()
+        first = offsets_of(self._admin, self._kafka, EARLIEST, self.positions)
+        return {partition: end for partition, end in ends.items() if end > first[partition]}
+
+    def end_offsets(self) -> dict[TopicPartition, int]:
+        """Ask Kafka for the offset after the last committed record of each Kafka partition. Raises
+        `BrokerError`.
+        """
+        return offsets_of(self._admin, self._kafka, LATEST, self.positions)
+
+    def refresh(self) -> None:
+        """Look for new topics and Kafka partitions, and for replaced topics. Raises as the
+        constructor does.
+        """
+        self._refreshed_at = time.monotonic()
+        names = topics_of(self._admin, self._kafka, self._source)
+        self._leave([partition for partition in self.positions if partition[0] not in names])
+        added = list[TopicPartition]()
+        for name, (topic_id, kafka_partitions) in described(
+            self._admin, self._kafka, names
+        ).items():
+            if (before := self.topic_ids.setdefault(name, topic_id)) != topic_id:
+                raise source_topic_replaced(name, before, topic_id)
+            all_of_topic = ((name, number) for number in range(kafka_partitions))
+            added += [partition for partition in all_of_topic if partition not in self.positions]
+        if added:
+            self._client.incremental_assign(
+                [Assignment(*p, self._starts.get(p, OFFSET_BEGINNING)) for p in added]
+            )
+        self.positions.update({partition: self._starts.get(partition, 0) for partition in added})
+
+    def _leave(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop reading topics that were deleted."""
+        if partitions:
+            self._client.incremental_unassign([Assignment(*partition) for partition in partitions])
+        for partition in partitions:
+            self._starts[partition] = self.positions.pop(partition)
+        self._paused -= set(partitions)
+
+    def close(self) -> None:
+        """Close the client. Positions are not stored."""
+        self._client.close()
+
+    def _record(self, message: Message) -> ForeignRecord | None:
+        topic, kafka_partition, offset = message.topic(), message.partition(), message.offset()
+        if (error := message.error()) is not None:
+            self._handle(error, (topic or "", kafka_partition or 0), offset)
+            return None
+        assert topic is not None
+        assert kafka_partition is not None
+        assert offset is not None
+        key: Any = message.key()
+        value: Any = message.value()
+        timestamp = max(0, message.timestamp()[1]) * 1000
+        return ForeignRecord(topic, kafka_partition, offset, timestamp, key, value)
+
+    def _handle(self, error: KafkaError, at: TopicPartition, offset: int | None) -> None:
+        """Handle an error. The end of a Kafka partition is not an error."""
+        code, topic = error.code(), at[0]
+        if code == KafkaError._PARTITION_EOF:
+            if offset is not None and at in self.positions and at not in self._held:
+                self.positions[at] = max(self.positions[at], offset)
+                self._at_end.add(at)
+        elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            self.refresh()  # a topic that was made again has another remedy
+            raise self._gone(at)
+        elif code in _GONE:
+            self.refresh()
+        elif code != KafkaError.GROUP_AUTHORIZATION_FAILED:  # this read needs no group
+            raise client.explain(error, self._kafka, f"read {topic or 'the topics of the source'}")
+
+    def _gone(self, at: TopicPartition) -> TopicError:
+        """The error for a position that is not between the ends of its Kafka partition."""
+        (topic, kafka_partition), wanted = at, self.positions.get(at, 0)
+        first, last = (
+            offsets_of(self._admin, self._kafka, spec, [at])[at] for spec in (EARLIEST, LATEST)
+        )
+        if wanted > last:
+            return topic_shortened(topic, str(kafka_partition), str(last), str(wanted))
+        return records_deleted(topic, str(kafka_partition), str(wanted), str(first - 1))
+
+    def _check_reachable(self) -> None:
+        now = time.monotonic()
+        if not self._errors.all_down or now - self._answered_at < UNREACHABLE_AFTER_S:
+            return
+        last_error = self._errors.text
+        try:
+            # The client does not report when a broker is back, so ask.
+            self._client.list_topics(timeout=client.REACH_TIMEOUT_S)
+        except KafkaException as error:
+            raise client.unreachable(self._kafka, last_error or error.args[0].str()) from error
+        self._errors.clear()
+        self._answered_at = now
+
+
+def topics_of(admin: AdminClient, kafka: KafkaConfig, source: SourceConfig) -> list[str]:
+    """Return the names of the topics of a source that exist. Raises `BrokerError`."""
+    try:
+        known = admin.list_topics(timeout=client.REACH_TIMEOUT_S).topics
+    except KafkaException as error:
+        raise client.unreachable(kafka, error.args[0].str()) from error
+    return sorted(name for name in known if not name.startswith("__") and source.has_topic(name))
+
+
+def described(
+    admin: AdminClient, kafka: KafkaConfig, names: Collection[str]
+) -> dict[str, tuple[str, int]]:
+    """Return the ids of topics and their numbers of Kafka partitions. Raises `BrokerError`."""
+    if not names:
+        return {}
+    asked = TopicCollection(list(names))
+    answers = admin.describe_topics(asked, request_timeout=_ASK_TIMEOUT_S)
+    topics = {
+        name: client.wait_for(answer, kafka, f"describe topic {name}")
+        for name, answer in answers.items()
+    }
+    return {name: (id_of(topic), len(topic.partitions)) for name, topic in topics.items()}
+
+
+def offsets_of(
+    admin: AdminClient, kafka: KafkaConfig, spec: OffsetSpec, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the first or the next offset of Kafka partitions. Raises `BrokerError`."""
+    asked = {Assignment(*partition): spec for partition in partitions}
+    if not asked:
+        return {}
+    answers = admin.list_offsets(
+        asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_TIMEOUT_S
+    )
+    return {
+        (at.topic, at.partition): client.wait_for(
+            answer, kafka, f"list offsets of {at.topic}"
+        ).offset
+        for at, answer in answers.items()
+    }

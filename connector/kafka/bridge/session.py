@@ -1,0 +1,313 @@
+"""One connection of a bridge: it reads the topics of a source from the newest resume token on, and
+publishes their changes until it is stopped or fails (SRC-1).
+
+It may end at any instant. The next session begins at the newest heartbeat that Kafka has, and
+publishes what came after it again, with the same commit timestamps.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+
+from connector.clock import now_us
+from connector.dead_letters.source_letters import AssignedOrder, bridge_letter
+from connector.errors import ConnectorError, InvalidChangeError, TopicError
+from connector.errors.kafka import record_unreadable
+from connector.kafka import topics
+from connector.kafka.bridge.reader import SourceReader
+from connector.kafka.bridge.tables import BridgeTables, Warn
+from connector.kafka.dead_letters.topic import DeadLetterPublisher
+from connector.kafka.produce.producer import ChangeProducer
+from connector.kafka.schema_registry import RegistryClient
+from connector.records.model import Heartbeat, Rule
+from connector.records.rejection import Position
+from connector.reports.bridge_status import text_of_waiting
+from connector.sources.by_partition import ByPartition
+from connector.sources.by_transaction import ByTransaction, reads_table
+from connector.sources.changes import STREAM_PARTITION, Changes, headers
+from connector.sources.debezium import DebeziumDecoder
+from connector.sources.model import Poison, Row, Skipped
+from connector.sources.position import SourcePosition
+from connector.sources.records import AvroFormat, JsonFormat
+from connector.sources.upsert import UpsertDecoder
+from connector.stored import to_stored
+from connector.validation import KafkaRecord
+
+if TYPE_CHECKING:
+    from connector.config.settings import (
+        ConnectorConfig,
+        RegistryConfig,
+        SourceConfig,
+        StreamConfig,
+    )
+    from connector.dead_letters.envelope import DeadLetter
+    from connector.sources.model import (
+        Decoder,
+        ForeignRecord,
+        Released,
+        Sequencer,
+        TopicPartition,
+    )
+    from connector.sources.tables import KnownTables
+
+WAITING_HEADER: Final = "connector.source.waiting"
+"""A heartbeat has it while the bridge waits for events of its source (SRC-8)."""
+CHECKPOINT_S: Final = 1.0
+WAITING_S: Final = 10.0
+"""How long the bridge waits for events before it says so, and how often it says so again."""
+_POLL_S: Final = 0.1
+_IDLE_S: Final = 3.0
+_CLOSE_S: Final = 5.0
+_FLUSH_S: Final = 30.0
+"""How long the bridge waits for acknowledgements, before it begins again at its position."""
+
+
+@dataclass(slots=True)
+class BridgeCounts:
+    """The work of a bridge: the changes, truncations and dead letters that were published, and the
+    records that were left out, by rule.
+    """
+
+    changes: int = 0
+    letters: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+class BridgeSession:
+    """A bridge of one stream, from its newest resume token on. Not thread-safe.
+
+    Use it as a context manager.
+    """
+
+    def __init__(
+        self, config: ConnectorConfig, stream: StreamConfig, counts: BridgeCounts, warn: Warn
+    ) -> None:
+        """Find the position, and open the topics. Nothing is sent.
+
+        Raises:
+            TopicError: A topic is missing or was made again, or the resume token cannot be read.
+            BrokerError: No broker answers.
+        """
+        assert stream.source is not None, "a bridge needs a source"
+        self._config, self._stream, self._source = config, stream, stream.source
+        self._counts, self._warn, self._kafka = counts, warn, config.kafka
+        self._checkpoint_at = 0.0
+        self._letters: list[DeadLetter] = []
+        self._waiting: tuple[str, float] | None = None
+        with ExitStack() as stack:
+            self._open(stack)
+            self._stack = stack.pop_all()
+
+    def _open(self, stack: ExitStack) -> None:
+        kafka, topic, limits = self._kafka, self._stream.topic, self._stream.limits
+        self._producer = ChangeProducer(kafka, topic, limits=limits, registry=self._config.registry)
+        stack.callback(self._close_producer)
+        self._publisher = stack.enter_context(DeadLetterPublisher(kafka, topic))
+        position = self._position()
+        self._tables = BridgeTables(self._config, self._stream, self._warn)
+        self._decoder = decoder_of(self._source, self._config.registry, self._tables.known, stack)
+        self._changes = Changes(
+            lambda table: self._tables.definitions.get(table),
+            on_truncate=self._source.on_truncate,
+            on_missing_value=self._source.on_missing_value,
+        )
+        self._sequencer = self._sequencer_of(position)
+        topic_ids = {} if position is None else position.topic_ids
+        self._reader = SourceReader(kafka, self._source, self._sequencer.starts, topic_ids)
+        stack.callback(self._reader.close)
+
+    def run(self, is_stopped: Callable[[], bool], *, once: bool = False, skip: str = "") -> None:
+        """Publish until `is_stopped`, or with `once`, until everything is published that the topics
+        have at the start.
+
+        Args:
+            is_stopped: Asked several times a second.
+            once: Stop at the end of the topics.
+            skip: The id of a transaction that is published without the events that it lacks.
+
+        Raises:
+            TopicError, ConfigError, InvalidChangeError: The source or its settings need a person.
+            DeliveryError, BrokerError: Kafka or the registry does not answer. Begin another
+                session.
+        """
+        ends = self._reader.end_offsets() if once else {}
+        busy_at = time.monotonic()
+        while not is_stopped():
+            records = self._reader.poll(_POLL_S)
+            for record in records:
+                self._add(record)
+            self._tables.publish_news()
+            for partition in self._reader.read_on():
+                self._sequencer.read_to(partition, self._reader.positions[partition])
+            if self._sequencer.wants_ends:
+                self._sequencer.ends(self._reader.filled_to())
+            is_busy = self._send_released() or bool(records)
+            self._reader.pause(self._sequencer.full)
+            now = time.monotonic()
+            if self._sequencer.has_claim or now >= self._checkpoint_at:
+                self._checkpoint(now)
+            if skip and isinstance(self._sequencer, ByTransaction) and self._sequencer.skip(skip):
+                skip = ""
+                self._warn("TRANSACTION_SKIPPED", f"transaction {skip} is published as it is")
+            if is_busy:
+                busy_at = now
+            elif once and self._is_at(ends, is_idle=now > busy_at + _IDLE_S):
+                break
+        self._checkpoint(time.monotonic())
+        if once and (waiting := self._sequencer.waiting) is not None:
+            self._warn("BRIDGE_WAITS", text_of_waiting(waiting, now_us()))
+
+    def _add(self, record: ForeignRecord) -> None:
+        event = self._decoder.decode(record)
+        if isinstance(event, Skipped):
+            self._counts.left_out[event.rule] += 1
+        self._sequencer.add(record, event)
+
+    def _send_released(self) -> bool:
+        """Send what is released, and return whether there was any."""
+        is_any = False
+        for released in self._sequencer.released(now_us()):
+            is_any = True
+            change = self._changes.change(released)
+            if not isinstance(change, Poison):
+                try:
+                    self._producer.send(change, headers(released))
+                    self._counts.changes += 1
+                except InvalidChangeError as error:
+                    if error.rule == Rule.COMMIT_TIMESTAMP:
+                        raise
+                    event = released.event
+                    change = Poison(error.rule, str(error), event.commit, event.table)
+            if isinstance(change, Poison):
+                self._letters.append(self._letter(released, change))
+            elif isinstance(released.event, Row) and released.event.is_snapshot:
+                self._tables.has_read_again(released.event.table)
+        return is_any
+
+    def _letter(self, released: Released, poison: Poison) -> DeadLetter:
+        record, event = released.record, released.event
+        at = record.topic, self._reader.topic_ids[record.topic]
+        order = AssignedOrder(
+            *(released.commit_timestamp, released.tie_breaker, released.count),
+            event.commit.transaction if released.count else "",
+        )
+        return bridge_letter(
+            KafkaRecord(
+                Position(*at, record.kafka_partition, record.offset),
+                *(record.timestamp, record.key, record.value, tuple(headers(released))),
+            ),
+            *(poison.rule, poison.detail, order),
+            now=now_us(),
+        )
+
+    def _checkpoint(self, now: float) -> None:
+        """Wait until Kafka has everything that was sent, and report the position."""
+        self._checkpoint_at = now + CHECKPOINT_S
+        if self._letters:
+            self._publisher.publish(self._letters)
+            self._counts.letters += len(self._letters)
+            self._letters = []
+        self._producer.flush(_FLUSH_S)
+        reached = self._sequencer.reached
+        if not reached:
+            return
+        token = self._sequencer.token(self._reader.topic_ids)
+        self._producer.reached(STREAM_PARTITION, reached, token)
+        if self._sequencer.has_claim:
+            self._producer.flush(_FLUSH_S)
+            self._sequencer.claim_acknowledged()
+        self._report_waiting(now, Heartbeat(STREAM_PARTITION, reached, token))
+
+    def _report_waiting(self, now: float, heartbeat: Heartbeat) -> None:
+        """Say what the bridge waits for: to its log, and in a heartbeat to `status` (SRC-8)."""
+        waiting = self._sequencer.waiting
+        if waiting is None:
+            self._waiting = None
+            return
+        what, said_at = self._waiting or ("", now)
+        if what != waiting.transaction:
+            self._waiting = waiting.transaction, now
+        elif now > said_at + WAITING_S:
+            self._waiting = waiting.transaction, now
+            text = json.dumps(to_stored(waiting), separators=(",", ":"))
+            self._producer.send(heartbeat, [(WAITING_HEADER, text)])
+            self._warn("BRIDGE_WAITS", text_of_waiting(waiting, now_us()))
+
+    def _position(self) -> SourcePosition | None:
+        """The position of the newest resume token. None: no bridge has sent to the topic."""
+        topic = self._stream.topic
+        try:
+            token = self._producer.resume_token(STREAM_PARTITION)
+        except TopicError as error:
+            if error.code != "RESUME_TOKEN_MISSING":
+                raise
+            facts = topics.describe(self._kafka, topic)
+            if topics.beginning_offsets(self._kafka, facts)[0]:
+                raise  # it may have had one that was deleted
+            return None
+        try:
+            return SourcePosition.parse(token)
+        except ValueError as error:
+            what = f"the resume token of {STREAM_PARTITION}"
+            raise record_unreadable(topic, what, str(error)) from None
+
+    def _sequencer_of(self, position: SourcePosition | None) -> Sequencer:
+        skew_s = self._stream.limits.max_clock_skew_s
+        if self._source.transactions:
+            reads = reads_table(self._source.transactions, self._source.topics)
+            return ByTransaction(
+                self._source.transactions, position, max_clock_skew_s=skew_s, reads=reads
+            )
+        return ByPartition(position, max_clock_skew_s=skew_s)
+
+    def _close_producer(self) -> None:
+        # The next session sends again what Kafka does not have.
+        with suppress(ConnectorError):
+            self._producer.close(_CLOSE_S)
+
+    def close(self) -> None:
+        """Close the clients."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _is_at(self, ends: Mapping[TopicPartition, int], *, is_idle: bool) -> bool:
+        """Whether everything before `ends` is published. `is_idle`: nothing came for a while, so
+        the rest waits for its transactions.
+        """
+        positions, starts = self._reader.positions, self._sequencer.starts
+        if any(positions.get(partition, end) < end for partition, end in ends.items()):
+            return False
+        return is_idle or all(starts.get(p, positions.get(p, e)) >= e for p, e in ends.items())
+
+
+def decoder_of(
+    source: SourceConfig, registry: RegistryConfig | None, tables: KnownTables, stack: ExitStack
+) -> Decoder:
+    """Return the decoder of a source. Its client of the registry is closed with `stack`."""
+    if not source.format.is_avro:
+        return decoder_with(source, None, tables)
+    assert registry is not None, "the configuration needs a registry for Avro"
+    return decoder_with(source, stack.enter_context(RegistryClient(registry)).schema, tables)
+
+
+def decoder_with(
+    source: SourceConfig, schema_of: Callable[[int], str | None] | None, tables: KnownTables
+) -> Decoder:
+    """Return the decoder of a source. `schema_of` reads a schema of the registry, for Avro."""
+    records = JsonFormat() if schema_of is None else AvroFormat(schema_of)
+    if not source.format.is_debezium:
+        return UpsertDecoder(records, tables)
+    return DebeziumDecoder(
+        records, tables, transactions=source.transactions, heartbeats=source.heartbeats
+    )

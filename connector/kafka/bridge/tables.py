@@ -1,0 +1,101 @@
+"""The tables of a source, as its bridge publishes them (SRC-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from connector.config.source_tables import FollowedTable, with_source_tables
+from connector.errors.kafka import record_unreadable
+from connector.kafka.tables import publish_source_tables, source_tables
+from connector.sources.columns import Merged, SourceTable, table_name
+from connector.sources.tables import KnownTables
+from connector.tables.published import tables_topic
+
+if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.tables.definition import TableDefinition
+
+Warn = Callable[[str, str], None]
+"""Receives a code, and a sentence for those who operate the bridge."""
+
+
+class BridgeTables:
+    """The tables of the source of one stream. Not thread-safe.
+
+    - `known` are the tables for the decoder.
+    - `definitions` has the definition of the table that follows each table of the source. Without
+      one, its rows cannot be changes.
+    """
+
+    def __init__(self, config: ConnectorConfig, stream: StreamConfig, warn: Warn) -> None:
+        """Read what was published. Raises `TopicError` and `BrokerError`."""
+        assert stream.source is not None
+        self._config, self._stream, self._source = config, stream, stream.source
+        self._warn = warn
+        self._published: dict[str, FollowedTable] = {}
+        for source, value in source_tables(config.kafka, stream.topic).items():
+            try:
+                self._published[source] = FollowedTable.from_value(value)
+            except ValueError as error:
+                name, at = tables_topic(stream.topic), f"source:{source}"
+                raise record_unreadable(name, at, str(error)) from None
+        self.known = KnownTables(
+            (SourceTable.from_section(table.section) for table in self._published.values()),
+            config.tables_of(stream.name).values(),
+            only_declared=not self._source.follows_tables,
+        )
+        self.definitions = self._definitions()
+
+    def publish_news(self) -> bool:
+        """Publish the tables with new columns, and wait until Kafka has them. Return whether
+        `definitions` has changed. Raises `ConfigError`, `DeliveryError`, `TopicError` and
+        `BrokerError`.
+        """
+        if not self.known.has_news:
+            return False
+        changed = {}
+        for news in self.known.take_news():
+            for text in news.warnings:
+                self._warn("SOURCE_COLUMNS", text)
+            changed[news.table.source] = self._followed(news)
+        self._publish(changed)
+        return True
+
+    def has_read_again(self, source: str) -> None:
+        """Register that a snapshot has sent rows of a table, with its new columns."""
+        table = self._published.get(source)
+        if table is not None and table.with_default:
+            self._publish({source: replace(table, with_default=())})
+
+    def _publish(self, tables: dict[str, FollowedTable]) -> None:
+        tables = {
+            name: table for name, table in tables.items() if table != self._published.get(name)
+        }
+        if tables:
+            values = {name: table.to_value() for name, table in tables.items()}
+            publish_source_tables(self._config.kafka, self._stream.topic, values)
+            self._published |= tables
+            self.definitions = self._definitions()
+
+    def _followed(self, news: Merged) -> FollowedTable:
+        source = news.table.source
+        before = self._published.get(source)
+        name = table_name(source, self._taken(source)) if before is None else before.name
+        fields = (*(before.with_default if before else ()), *news.with_default)
+        return FollowedTable(name, news.table.section(), tuple(dict.fromkeys(fields)))
+
+    def _taken(self, source: str) -> set[str]:
+        """The names that a new table of the source cannot have, in lower case."""
+        taken = {table.name for table in self._published.values()}
+        taken |= {name for name, t in self._config.tables.items() if t.stream != self._stream.name}
+        sections = self._source.sections.items()
+        taken |= {name for name, own in sections if own.get("source", source) != source}
+        return {name.lower() for name in taken}
+
+    def _definitions(self) -> dict[str, TableDefinition]:
+        name = self._stream.name
+        config = with_source_tables(self._config, {name: self._published.values()})
+        tables = config.tables_of(name).values()
+        return {table.source: table for table in sorted(tables, key=lambda t: t.name, reverse=True)}

@@ -1,0 +1,131 @@
+"""The status of the bridge of a stream (SRC-8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from connector.records.views import TimeOrNull, Viewed
+from connector.sources.model import SourceFormat, Waiting
+from connector.text import counted, duration, summarize_names
+
+STALE_S = 60.0
+"""A bridge without a heartbeat for so long does not run, or cannot reach Kafka."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeStatus(Viewed):
+    """How far a bridge has published its source.
+
+    - `format` is that of the source.
+    - `is_known`: Kafka has answered. Otherwise nothing else is known.
+    - `lag` is the number of offsets in its topics that are not published.
+    - `records_per_s` is the rate at which it published, by its last heartbeats.
+    - `position_time` is the commit timestamp up to which everything is published, and
+      `heartbeat_at` the time of its newest heartbeat (µs).
+    - `waiting` says what it waits for, in words.
+    - `missing_defaults` are fields by table that were added with a default: their older rows get no
+      event.
+    - `lost_promises` says which promises do not hold for such a source, or is empty.
+    """
+
+    format: SourceFormat
+    is_known: bool = False
+    lag: int = 0
+    records_per_s: float | None = None
+    position_time: TimeOrNull = 0
+    heartbeat_at: TimeOrNull = 0
+    waiting: str = ""
+    missing_defaults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lost_promises: str = ""
+
+    def facts(self, now: int) -> Iterator[tuple[str, str]]:
+        """Yield what `status` shows, as a name and a text."""
+        if not self.is_known:
+            yield "bridge", f"{self.format}: Kafka did not answer"
+        elif not self.heartbeat_at:
+            yield "bridge", f"{self.format}: it has published nothing yet"
+        else:
+            lag = f"{counted(self.lag, 'record')} behind"
+            rate = "" if self.records_per_s is None else f", {self.records_per_s:,.0f} records/s"
+            ago = duration(max(0, now - self.heartbeat_at) / 1e6)
+            yield "bridge", f"{self.format}: {lag}{rate}, last heartbeat {ago} ago"
+        if self.waiting:
+            yield "bridge waits", self.waiting
+        if self.lost_promises:
+            yield "bridge", self.lost_promises
+
+    def hints(self, now: int) -> Iterator[str]:
+        """Yield the problems that an operator must solve, with their remedies."""
+        if self.heartbeat_at and now - self.heartbeat_at > STALE_S * 1e6 and self.lag:
+            yield "the bridge does not publish: check that connector bridge runs"
+        for table, fields in self.missing_defaults.items():
+            yield (
+                f"{table} has new columns with a default ({summarize_names(fields)}), and its older"
+                " rows have none of these values, because the source sends no event for them:"
+                f" signal an incremental snapshot of {table} to Debezium"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTopicAudit(Viewed):
+    """The records of a topic of a source up to the position of the bridge, each counted once
+    (SRC-7).
+
+    - `changes`, `letters` and `marks` are published changes, dead letters, and ends of
+      transactions.
+    - `left_out` are those without a change by rule, for example `TOMBSTONE`. `REPETITION`: the
+      source sent an event again.
+    - `missing` have no change and no dead letter. `unverified`: the same, but Kafka may have
+      deleted the evidence. `examples` names some of them.
+    """
+
+    topic: str
+    records: int = 0
+    changes: int = 0
+    letters: int = 0
+    marks: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    missing: int = 0
+    unverified: int = 0
+    examples: tuple[str, ...] = ()
+
+
+def text_of_waiting(waiting: Waiting, now: int) -> str:
+    """Return what a bridge waits for, and what an operator can do."""
+    since = duration(max(0, now - waiting.since) / 1_000_000)
+    what = f"transaction {waiting.transaction}, which ended {since} ago"
+    if waiting.reason == "clock":
+        return (
+            f"{what}, has a commit time ahead of the clock of this machine: compare the clocks of"
+            " the database, of Kafka and of this machine"
+        )
+    if waiting.reason == "snapshot":
+        return f"{what}, waits until all rows of the snapshot are read"
+    lacking = [
+        f"{table} ({waiting.arrived.get(table, 0):,} of {count:,})"
+        for table, count in waiting.counts.items()
+        if waiting.arrived.get(table, 0) < count
+    ]
+    return (
+        f"{what}, lacks {counted(waiting.missing, 'event')}"
+        f"{f' of {summarize_names(lacking)}' if lacking else ''}: check that topics names the"
+        " topics of all tables that Debezium captures, and that they have their records. If the"
+        f" events are lost, start connector bridge with --skip-transaction {waiting.transaction}"
+    )
+
+
+def lost_promises(format_: SourceFormat, transactions: str) -> str:
+    """Return which promises a source does not have, or an empty text (SRC-4)."""
+    if not format_.is_debezium:
+        return (
+            "an upsert topic has the order of arrival: no cut over several tables is consistent,"
+            " and times are those of Kafka"
+        )
+    if not transactions:
+        return (
+            "without a topic of transactions, no cut over several tables is consistent, and the"
+            " watermark of several Kafka partitions is that of arrival. Set"
+            " provide.transaction.metadata in Debezium, and transactions in the source"
+        )
+    return ""

@@ -1,0 +1,128 @@
+"""Publish the records of foreign topics as the changes of a stream (SRC-1)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from connector.config.settings import find_stream
+from connector.errors import BrokerError, DeliveryError
+from connector.errors.settings import source_missing
+from connector.services.events import OnEvent, info, log_event, warning
+
+if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig
+    from connector.kafka.bridge.session import BridgeCounts
+
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 30.0
+_LONG_ENOUGH_S: Final = 60.0
+"""After a session of this length, the next pause is the first one again."""
+
+
+def run_bridge(
+    config: ConnectorConfig,
+    stream: str | None = None,
+    *,
+    once: bool = False,
+    skip: str = "",
+    stop: threading.Event | None = None,
+    on_event: OnEvent = log_event,
+) -> BridgeCounts:
+    """Publish the records of the source of a stream as its changes.
+
+    You can kill the process at any moment and call `run_bridge` again: it goes on where it was, and
+    publishes the same changes. It needs no access to the warehouse. For example:
+    `run_bridge(load_config(), "shop", once=True)`.
+
+    Args:
+        config: A stream with a section `[streams.NAME.source]`.
+        stream: The name of the stream. None: the only one.
+        once: Publish up to the end that each topic of the source has now, and return. Otherwise it
+            runs until `stop` is set, and waits for brokers and a registry that do not answer.
+        skip: The id of a transaction that lacks events. It is published without them.
+        stop: Set it from another thread or from a signal handler.
+        on_event: Receives warnings and progress.
+
+    Returns:
+        The numbers of published changes and dead letters, and of records that were left out by
+        rule.
+
+    Raises:
+        ConfigError: There is no such stream, or it has no source.
+        TopicError: A topic is missing or was made again, or records were deleted before they were
+            read.
+        InvalidChangeError: A row cannot be a change, and the settings of the source say to stop.
+        BrokerError, DeliveryError: Kafka or the registry does not answer at the start, or with
+            `once`.
+    """
+    from connector.kafka.bridge.session import BridgeCounts, BridgeSession
+
+    of_stream = find_stream(config, stream)
+    if of_stream.source is None:
+        raise source_missing(of_stream.name)
+    counts, stop = BridgeCounts(), stop or threading.Event()
+    where, pause_s, has_started = f"the bridge of stream {of_stream.name}", _FIRST_PAUSE_S, False
+
+    def warn(code: str, text: str) -> None:
+        on_event(warning(code, f"{where}: {text}", stream=of_stream.name))
+
+    while not stop.is_set():
+        began_at = time.monotonic()
+        try:
+            with BridgeSession(config, of_stream, counts, warn) as session:
+                if not (once or has_started):
+                    text = f"{where} runs; stop with Ctrl-C or SIGTERM"
+                    on_event(info("BRIDGE_RUNNING", text, stream=of_stream.name))
+                has_started = True
+                session.run(stop.is_set, once=once, skip=skip)
+            break
+        except (BrokerError, DeliveryError) as error:
+            if once or not has_started:
+                raise
+            if time.monotonic() - began_at > _LONG_ENOUGH_S:
+                pause_s = _FIRST_PAUSE_S
+            warn("BRIDGE_RETRIES", f"it begins again in {pause_s:g} s: {error}")
+            stop.wait(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    return counts
+
+
+@contextmanager
+def bridges(
+    config: ConnectorConfig, *, once: bool, stop: threading.Event, on_event: OnEvent
+) -> Iterator[None]:
+    """Run the bridges of all streams that have a source, beside the block. With `once`, they run
+    before the block.
+
+    At the end of the block, or if a bridge fails, `stop` is set. Raises as `run_bridge` does.
+    """
+    names = [name for name, stream in config.streams.items() if stream.source is not None]
+    if once:
+        for name in names:
+            run_bridge(config, name, once=True, stop=stop, on_event=on_event)
+        yield
+        return
+    failures: list[BaseException] = []
+
+    def work(name: str) -> None:
+        try:
+            run_bridge(config, name, stop=stop, on_event=on_event)
+        except BaseException as error:  # noqa: BLE001, it is raised in the other thread
+            failures.append(error)
+            stop.set()
+
+    threads = [threading.Thread(target=work, args=(name,), name=f"bridge {name}") for name in names]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    if failures:
+        raise failures[0]

@@ -1,0 +1,122 @@
+"""Tables that follow from a source: from the topic of a bridge to the warehouse and the
+configuration (SRC-5).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from connector import warehouse as paths
+from connector.config.source_tables import FollowedTable, with_source_tables
+from connector.services.events import OnEvent, warning
+from connector.services.warehouses import warehouse_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from connector.config.settings import ConnectorConfig
+    from connector.kafka.tables import SourceTablesWatch
+
+_Stored = dict[str, dict[str, str]]
+"""The values of the records, by stream and table of the source."""
+
+
+def follows_sources(config: ConnectorConfig) -> bool:
+    """Whether tables of a configuration follow from a source."""
+    return any(s.source is not None and s.source.follows_tables for s in config.streams.values())
+
+
+def followed(config: ConnectorConfig) -> ConnectorConfig:
+    """Return a configuration with the tables of its sources that the warehouse knows.
+
+    Raises `ConfigError` if a section of the user does not fit its table, and `TableError` if the
+    warehouse cannot be read.
+    """
+    if not follows_sources(config):
+        return config
+    return with_source_tables(config, followed_tables(config))
+
+
+def followed_tables(config: ConnectorConfig) -> dict[str, list[FollowedTable]]:
+    """The tables of sources by stream, as the warehouse has them. Raises `TableError`."""
+    return {
+        stream: [FollowedTable.from_value(value) for value in tables.values()]
+        for stream, tables in _read(config).items()
+    }
+
+
+class SourceTables:
+    """Stores what bridges publish about the tables of their sources in the warehouse.
+
+    Use it as a context manager. It raises `BrokerError` and `TopicError` when it is made.
+    """
+
+    def __init__(self, config: ConnectorConfig, on_event: OnEvent) -> None:
+        from connector.kafka.tables import SourceTablesWatch
+
+        self._config, self._on_event = config, on_event
+        self._watches: dict[str, SourceTablesWatch] = {}
+        for name, stream in config.streams.items():
+            if stream.source is not None and stream.source.follows_tables:
+                self._watches[name] = SourceTablesWatch(config.kafka, stream.topic)
+
+    def store_new(self) -> bool:
+        """Store the tables that were published since the last call, and return whether there are
+        any. It does not wait. Raises `TableError`.
+        """
+        published = {name: watch.newest() for name, watch in self._watches.items()}
+        if not any(published.values()):
+            return False
+        before = _read(self._config)
+        after = {name: dict(tables) for name, tables in before.items()}
+        for name, values in published.items():
+            after.setdefault(name, {}).update(self._valid(name, values))
+        if after == before:
+            return False
+        _write(self._config, after)
+        return True
+
+    def _valid(self, stream: str, values: Mapping[str, bytes]) -> dict[str, str]:
+        valid = {}
+        for source, value in values.items():
+            try:
+                FollowedTable.from_value(value)
+            except ValueError as error:
+                text = f"stream {stream}: the columns of {source} cannot be read ({error})"
+                self._on_event(warning("SOURCE_TABLE_UNREADABLE", text, stream=stream))
+            else:
+                valid[source] = value.decode()
+        return valid
+
+    def close(self) -> None:
+        for watch in self._watches.values():
+            watch.close()
+
+
+def _read(config: ConnectorConfig) -> _Stored:
+    from connector.lake.checks import table_error
+    from connector.lake.stores import reader_of
+
+    path = paths.source_tables(warehouse_of(config))
+    folder, _, name = path.rpartition("/")
+    try:
+        content = reader_of(folder)(name)
+    except OSError as error:
+        raise table_error(path, "read", error) from error
+    try:
+        stored = json.loads(content or b"{}")
+    except ValueError as error:
+        raise table_error(path, "read", error) from error
+    return {stream: dict(tables) for stream, tables in stored.items()}
+
+
+def _write(config: ConnectorConfig, tables: _Stored) -> None:
+    from connector.lake.checks import table_error
+    from connector.lake.stores import write_at
+
+    path = paths.source_tables(warehouse_of(config))
+    try:
+        write_at(path, json.dumps(tables))
+    except OSError as error:
+        raise table_error(path, "written", error) from error

@@ -1,0 +1,384 @@
+"""Decodes the records of Debezium (SRC-3).
+
+    record                                    event
+    c, u, r with a key                        Row
+    d with a key                              Row, deleted
+    t                                         TruncatedTable
+    any of these without a key                Skipped, NO_KEY: the table has no primary key
+    a row of the heartbeat table              Skipped, HEARTBEAT
+    m: a message of pg_logical_emit_message   Skipped, MESSAGE
+    END of the transaction topic              End
+    BEGIN                                     Skipped, BEGIN
+    no value                                  Skipped, TOMBSTONE
+    of Debezium's heartbeat topic             Skipped, HEARTBEAT
+    DDL, in MySQL's topic of schema changes   Skipped, SCHEMA_CHANGE
+
+The key of a row is that of the record. A value that PostgreSQL did not send (TOAST) has a
+placeholder: an update becomes a row that is not whole, and in another row it is `missing`.
+
+Positions: in PostgreSQL, `source.sequence` begins with the end of the transaction before, and the
+id of END has that of its transaction. In the binary log of MySQL and MariaDB without GTIDs, the id
+of a transaction has its file and position. GTIDs of several servers have no order, so with GTIDs
+there are no positions.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import lru_cache
+from hashlib import md5
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from connector.records.avro_plan import UnreadableSchemaError
+from connector.sources.columns import source_name
+from connector.sources.model import (
+    Commit,
+    End,
+    Event,
+    ForeignRecord,
+    LogPosition,
+    Poison,
+    Row,
+    Skipped,
+    TruncatedTable,
+)
+from connector.sources.records import (
+    UNREADABLE,
+    Cells,
+    Format,
+    JsonFormat,
+    Schema,
+    Targets,
+    detail_of,
+)
+from connector.sources.rows import Plan, RowReader
+from connector.sources.tables import KnownTables
+
+PLACEHOLDER: Final = "__debezium_unavailable_value"
+"""The default of `unavailable.value.placeholder`."""
+
+HEARTBEAT_TOPIC: Final = "__debezium-heartbeat."
+
+
+class _Source(Struct):
+    """Where an event is from."""
+
+    db: str | None = None
+    schema: str | None = None
+    table: str | None = None
+    ts_ms: int | None = None
+    ts_us: int | None = None
+    snapshot: Any = None
+    sequence: str | None = None
+    lsn: int | None = None
+    gtid: str | None = None
+    file: str | None = None
+    pos: int | None = None
+
+
+class _TransactionOf(Struct):
+    id: str
+    total_order: int
+
+
+class _Envelope(Struct):
+    op: str | None = None
+    after: Any = None
+    source: _Source | None = None
+    transaction: _TransactionOf | None = None
+    ts_ms: int | None = None
+    ddl: Any = None
+
+
+class _JsonEnvelope(_Envelope):
+    after: dict[str, msgspec.Raw] | None = None
+
+
+class _Count(Struct):
+    data_collection: str
+    event_count: int
+
+
+class _Boundary(Struct):
+    status: str
+    id: str
+    event_count: int | None = None
+    data_collections: list[_Count] | None = None
+    ts_ms: int | None = None
+    ts_us: int | None = None
+
+
+class DebeziumDecoder:
+    """Reads Debezium's records of PostgreSQL, MySQL and MariaDB.
+
+    Args:
+        format: JSON or Avro.
+        tables: The tables of the source. New columns are in its news.
+        transactions: The topic of the boundaries of transactions, or empty.
+        heartbeats: The heartbeat table, for example `public.beat`, or empty.
+        placeholder: Debezium's `unavailable.value.placeholder`.
+    """
+
+    def __init__(
+        self,
+        format: Format,  # noqa: A002 - the word of the field
+        tables: KnownTables,
+        *,
+        transactions: str = "",
+        heartbeats: str = "",
+        placeholder: str = PLACEHOLDER,
+    ) -> None:
+        self._rows = RowReader(format, tables, has_zone=False)
+        self._transactions, self._heartbeats = (
+            transactions,
+            source_name(heartbeats) if heartbeats else "",
+        )
+        self._shape = _JsonEnvelope if isinstance(format, JsonFormat) else _Envelope
+        self._placeholders = _placeholders(placeholder)
+        self._needles = _needles(placeholder)
+        self._names: dict[tuple[str, str], str] = {}
+
+    def decode(self, record: ForeignRecord) -> Event:
+        """Return the event of a record. For data, it never raises."""
+        value = record.value
+        if value is None:
+            return Skipped("TOMBSTONE")
+        commit, table = Commit(), ""
+        try:
+            if record.topic == self._transactions:
+                return self._boundary(value)
+            envelope, schema = self._rows.format.event(value, self._shape)
+            if envelope.op is None or envelope.source is None:
+                return self._without_event(record, envelope)
+            source = envelope.source
+            table = self._table(source)
+            commit = _commit(envelope, source)
+            return self._event(record, envelope, schema, commit, table)
+        except UNREADABLE as error:
+            rule = "UNKNOWN_SCHEMA" if isinstance(error, UnreadableSchemaError) else "UNREADABLE"
+            if not table:
+                commit = _salvaged(value)
+            return Poison(rule, detail_of(error), commit, table)
+
+    def _without_event(self, record: ForeignRecord, envelope: _Envelope) -> Event:
+        if envelope.source is not None and envelope.ddl is not None:
+            return Skipped("SCHEMA_CHANGE")
+        if record.topic.startswith(HEARTBEAT_TOPIC):
+            return Skipped("HEARTBEAT")
+        detail = "the record has no op and no source: it is not an event of Debezium"
+        return Poison("UNREADABLE", detail)
+
+    def _table(self, source: _Source) -> str:
+        space, table = source.schema or source.db or "", source.table or ""
+        name = self._names.get((space, table))
+        if name is None:
+            name = self._names[space, table] = source_name(space, table)
+        return name
+
+    def _event(
+        self,
+        record: ForeignRecord,
+        envelope: _Envelope,
+        schema: Schema | None,
+        commit: Commit,
+        table: str,
+    ) -> Event:
+        op = envelope.op
+        if op == "m":
+            return Skipped("MESSAGE", commit)
+        if table == self._heartbeats:
+            return Skipped("HEARTBEAT", commit, table)
+        if self._rows.tables.is_left_out(table):
+            return Skipped("NOT_DECLARED", commit, table)
+        if op == "t":
+            return TruncatedTable(table, commit)
+        if record.key is None:
+            return Skipped("NO_KEY", commit, table)
+        if op not in ("c", "u", "d", "r"):
+            raise ValueError(f"the operation {op!r} is not known")
+        key = self._rows.format.key(record.key)
+        if key is None:
+            return Skipped("NO_KEY", commit, table)
+        plan = self._rows.plan(table, key, schema, "after")
+        key_values = self._rows.key(key, plan)
+        if op == "d":
+            return Row(table=table, commit=commit, key=key_values, deleted=True)
+        if envelope.after is None:
+            raise ValueError(f"an event with the operation {op} has no row")
+        cells = self._rows.cells(table, envelope.after, key, plan)
+        assert record.value is not None
+        for needle in self._needles:
+            if needle in record.value:
+                absent = self._take_placeholders(envelope.after, cells, plan)
+                break
+        else:
+            absent = []
+        is_partial = bool(absent) and op == "u"
+        return Row(
+            table=table,
+            commit=commit,
+            key=key_values,
+            cells=cells,
+            whole=not is_partial,
+            missing=() if is_partial else tuple(absent),
+            is_snapshot=op == "r",
+            is_incremental=envelope.source is not None
+            and envelope.source.snapshot == "incremental",
+        )
+
+    def _take_placeholders(self, values: Mapping[str, Any], cells: Cells, plan: Plan) -> list[str]:
+        """Remove the cells whose value is a placeholder. Return the names of their fields."""
+        absent = []
+        for field, text in self._rows.format.cells(values, _AS_THEY_ARE).items():
+            target = plan.targets[field]
+            if target is not None and text in self._placeholders:
+                absent.append(field)
+                del cells[target.cell]
+        if absent:  # other columns of a field whose type has changed are NULL in this row
+            for cell in list(cells):
+                for other in plan.others.get(cell, ()):
+                    cells[other] = None
+        return absent
+
+    def _boundary(self, value: bytes) -> Event:
+        boundary, _ = self._rows.format.event(value, _Boundary)
+        if boundary.status == "BEGIN":
+            return Skipped("BEGIN")
+        if boundary.status != "END" or boundary.event_count is None:
+            raise ValueError(f"the status {boundary.status!r} is not known")
+        position = _position(boundary.id)
+        return End(
+            Commit(
+                time=_micros(boundary.ts_us, boundary.ts_ms),
+                transaction=position.transaction,
+                after=position.end,
+                log_position=position.text,
+            ),
+            boundary.event_count,
+            {
+                source_name(count.data_collection): count.event_count
+                for count in boundary.data_collections or ()
+            },
+        )
+
+
+class _Position(NamedTuple):
+    """The parts of the id of a transaction: its first part, which is the same in each event, the
+    position that its events begin with, its end, and its text.
+    """
+
+    transaction: str
+    begin: LogPosition = ()
+    end: LogPosition = ()
+    text: str = ""
+
+
+_postgres_id = re.compile(r"([0-9]+):([0-9]+)", re.ASCII).fullmatch
+_binlog_id = re.compile(r"file=(?:.*\.)?([0-9]+),pos=([0-9]+)", re.ASCII | re.DOTALL).fullmatch
+_first_lsn = re.compile(r'\["([0-9]{1,20})"', re.ASCII).match
+
+
+@lru_cache(maxsize=64)
+def _position(transaction_id: str) -> _Position:
+    if parts := _postgres_id(transaction_id):
+        lsn = int(parts[2])
+        return _Position(parts[1], (), (lsn,), lsn_text(lsn))
+    if parts := _binlog_id(transaction_id):
+        file, position = int(parts[1]), int(parts[2])
+        return _Position(transaction_id, (file, position), (file, position + 1), transaction_id)
+    return _Position(transaction_id, text=transaction_id)
+
+
+def lsn_text(lsn: int) -> str:
+    """Return a position in PostgreSQL's log as PostgreSQL writes it. For example, 16/B374D848."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def _commit(envelope: _Envelope, source: _Source) -> Commit:
+    time = _micros(source.ts_us, source.ts_ms)
+    # Rows of incremental snapshots have a sequence, and no position of their own.
+    first = None if source.sequence is None else _first_lsn(source.sequence)
+    after: LogPosition = () if first is None else (int(first[1]),)
+    if source.lsn is not None:
+        text = lsn_text(source.lsn)
+    else:
+        text = source.gtid or (f"{source.file}:{source.pos}" if source.file else "")
+    transaction = envelope.transaction
+    if transaction is None or envelope.op == "r":
+        return Commit(time=time, after=after, log_position=text)
+    position = _position(transaction.id)
+    return Commit(
+        time=time,
+        transaction=position.transaction,
+        sequence=transaction.total_order,
+        after=after or position.begin,
+        log_position=text,
+    )
+
+
+def _micros(micros: int | None, millis: int | None) -> int:
+    return micros if micros is not None else (millis or 0) * 1_000
+
+
+_salvage_transaction = re.compile(
+    rb'"transaction":\{"id":"([^"\\]{1,200})","total_order":([0-9]{1,18})[,}]'
+).search
+_salvage_sequence = re.compile(rb'"sequence":"\[\\"([0-9]{1,20})\\"').search
+_salvage_time = re.compile(rb'"ts_us":([0-9]{1,18})').search
+
+
+def _salvaged(value: bytes) -> Commit:
+    """The commit in damaged JSON, as far as it can be read. A quote within a text is escaped, so no
+    text of a row looks like this.
+    """
+    transaction = _salvage_transaction(value)
+    if transaction is None:
+        return Commit()
+    position = _position(transaction[1].decode("utf-8", "replace"))
+    sequence, time = _salvage_sequence(value), _salvage_time(value)
+    return Commit(
+        time=int(time[1]) if time else 0,
+        transaction=position.transaction,
+        sequence=int(transaction[2]),
+        after=(int(sequence[1]),) if sequence else position.begin,
+    )
+
+
+def _placeholders(placeholder: str) -> frozenset[bytes]:
+    """The natural texts of a value that PostgreSQL did not send, by the type of its column."""
+    raw = placeholder.encode()
+    in_base64 = b64encode(raw)
+    quoted = msgspec.json.encode(placeholder)
+    numbers = b"[" + b",".join(b"%d" % byte for byte in raw) + b"]"
+    texts = (raw, in_base64, _uuid(raw), numbers)
+    lists = (b"[" + quoted + b"]", b'["' + in_base64 + b'"]')
+    return frozenset((*texts, *lists, b"{" + quoted + b":" + quoted + b"}"))
+
+
+def _needles(placeholder: str) -> tuple[bytes, ...]:
+    """Parts of a record, of which it has one if it has a placeholder."""
+    raw = placeholder.encode()
+    in_json = b",".join(b"%d" % byte for byte in raw)
+    return (raw, b64encode(raw), _uuid(raw), in_json, b"".join(map(_avro_long, raw)))
+
+
+def _avro_long(number: int) -> bytes:
+    number <<= 1
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128, number >> 7])
+
+
+def _uuid(raw: bytes) -> bytes:
+    """The UUID of a name, of version 3, as Java has it."""
+    digest = bytearray(md5(raw, usedforsecurity=False).digest())
+    digest[6], digest[8] = digest[6] & 15 | 0x30, digest[8] & 63 | 128
+    text = digest.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:])).encode()
+
+
+_AS_THEY_ARE: Final = Targets()
+"""Each value is its natural text."""

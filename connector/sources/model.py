@@ -1,0 +1,270 @@
+"""The records of foreign topics, and their events (SRC-2)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+TopicPartition = tuple[str, int]
+"""A topic, and the number of a Kafka partition."""
+
+LogPosition = tuple[int, ...]
+"""A position in the log of the source. Positions of one source can be compared."""
+
+
+class SourceFormat(StrEnum):
+    """The format of the records of foreign topics."""
+
+    DEBEZIUM_JSON = "debezium-json"
+    DEBEZIUM_AVRO = "debezium-avro"
+    UPSERT_JSON = "upsert-json"
+    UPSERT_AVRO = "upsert-avro"
+
+    @property
+    def is_debezium(self) -> bool:
+        return self in (SourceFormat.DEBEZIUM_JSON, SourceFormat.DEBEZIUM_AVRO)
+
+    @property
+    def is_avro(self) -> bool:
+        return self in (SourceFormat.DEBEZIUM_AVRO, SourceFormat.UPSERT_AVRO)
+
+
+class OnTruncate(StrEnum):
+    """The effect of a truncation: the rows of the table are deleted, or the bridge stops."""
+
+    DELETE = "delete"
+    STOP = "stop"
+
+
+class OnMissingValue(StrEnum):
+    """The effect of a value that is in no event: the bridge stops, the row is a dead letter, or the
+    column is NULL.
+    """
+
+    STOP = "stop"
+    LETTER = "letter"
+    NULL = "null"
+
+
+class ForeignRecord(NamedTuple):
+    """A record of a foreign topic. `timestamp` is that of Kafka, in microseconds."""
+
+    topic: str
+    kafka_partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.topic, self.kafka_partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """The commit of an event, as the source tells it.
+
+    - `time` is the commit time (µs), or 0 if the format has none.
+    - `transaction` is the id of the transaction. Empty: the event is one of its own.
+    - `sequence` is the number of the event in its transaction, or 0.
+    - `after` is the end of the transaction before, or of this one for `End`. An event of a
+      transaction is a repetition if `after` is before the end of a finished transaction. Empty: the
+      format has no positions.
+    - `log_position` is the position as text, for lineage.
+    """
+
+    time: int = 0
+    transaction: str = ""
+    sequence: int = 0
+    after: LogPosition = ()
+    log_position: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row as it is after the event.
+
+    - `table` is the name of the table at the source, for example `public.customers`.
+    - `key` has the values of the key columns, as Python values that `convert` takes.
+    - `cells` has the bytes of the other columns by name. None is NULL. A deleted row has none.
+    - `whole`: columns that are not in `cells` are NULL. Otherwise they keep their values.
+    - `missing` names the columns of a new row whose values are in no event.
+    - `is_snapshot`: the row was read, not changed. It has no transaction.
+    - `is_incremental`: it is of an incremental snapshot. `commit.after` is the end of the newest
+      transaction that was sent before it.
+    """
+
+    table: str
+    commit: Commit
+    key: Mapping[str, object]
+    cells: Mapping[str, bytes | None] = field(default_factory=dict)
+    deleted: bool = False
+    whole: bool = True
+    missing: tuple[str, ...] = ()
+    is_snapshot: bool = False
+    is_incremental: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedTable:
+    """All rows of a table were deleted."""
+
+    table: str
+    commit: Commit
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a transaction, which has `count` events in the topics of the source. `counts` has
+    them by table.
+    """
+
+    commit: Commit
+    count: int
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A record without an event. `rule` is a word for the reason, for example
+    `TOMBSTONE`. It counts in its transaction if `commit` names one. `table` is its table, if it has
+    one.
+    """
+
+    rule: str
+    commit: Commit = Commit()
+    table: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """A record that cannot be read. It becomes a dead letter (SRC-6).
+
+    `commit` and `table` have what could be read. `rule` and `detail` say why it was not.
+    """
+
+    rule: str
+    detail: str
+    commit: Commit = Commit()
+    table: str = ""
+
+
+Event = Row | TruncatedTable | End | Skipped | Poison
+
+
+class Decoder(Protocol):
+    """Reads the records of one format. It keeps the columns of tables that it has read."""
+
+    def decode(self, record: ForeignRecord) -> Event:
+        """Return the event of a record. It never raises for data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """An event whose turn has come.
+
+    - `commit_timestamp` (µs) and `tie_breaker` order it among the changes of its table.
+    - `count` is the number of changes of its transaction, or 0 if it has none.
+    """
+
+    record: ForeignRecord
+    event: Row | TruncatedTable | Poison
+    commit_timestamp: int
+    tie_breaker: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a sequencer waits for, for status and log.
+
+    - `reason` is one of `clock` (the next commit time is ahead of `now`), `snapshot` (the first
+      transaction waits until the initial snapshot was read) and `events` (a transaction lacks
+      events).
+    - `transaction` is the next transaction, and `since` is Kafka's time of its end (µs).
+    - `counts` and `arrived` are the numbers of its events by table, as it has them and as they were
+      read. `missing` is the number of events that were not read.
+    """
+
+    reason: str
+    transaction: str
+    since: int
+    missing: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    arrived: Mapping[str, int] = field(default_factory=dict)
+
+
+def least_time(record: ForeignRecord, commit: Commit) -> int:
+    """Return the commit time of a record (µs), but not after Kafka's time of it."""
+    return min(commit.time, record.timestamp) if commit.time else record.timestamp
+
+
+class Sequencer(Protocol):
+    """Brings the events of all partitions into one order (SRC-2).
+
+    The caller reads each partition in order, from `starts` and otherwise from its first record. It
+    repeats these steps:
+
+    1. It adds records, but none of a partition that is `full`.
+    2. If `wants_ends`, or if a topic has another partition, it asks Kafka for the end offsets of
+       all partitions, and calls `ends`.
+    3. It sends all that `released` yields. Only then it takes `reached` and `token`.
+    4. It reports `reached` with `token` to the producer. If `has_claim`, it waits until the
+       heartbeat is acknowledged, and calls `claim_acknowledged`. Until then nothing is released.
+
+    A new sequencer that is made from a token releases what came after it again, with the same
+    commit timestamps.
+    """
+
+    def add(self, record: ForeignRecord, event: Event) -> None:
+        """Take the next record of its partition."""
+
+    def released(self, now: int) -> Iterator[Released]:
+        """Remove and return the events whose turn has come, at this time (µs)."""
+
+    @property
+    def starts(self) -> Mapping[TopicPartition, int]:
+        """The offset from which each partition is read after a restart. A partition that is absent
+        is read from its first record.
+        """
+
+    @property
+    def reached(self) -> int:
+        """The commit timestamp up to which everything was released. 0: none yet."""
+
+    def token(self, topic_ids: Mapping[str, str]) -> bytes:
+        """The state as a resume token, with the ids of the topics. `SourcePosition` reads it."""
+
+    @property
+    def full(self) -> Collection[TopicPartition]:
+        """The partitions of which no more records can be taken now."""
+
+    @property
+    def wants_ends(self) -> bool:
+        """Whether the end offsets of all partitions are needed, as they are now."""
+
+    def ends(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Take the end offsets of all partitions, also of those without records. No record was
+        added while the caller asked for them. It can be called without `wants_ends`, too.
+        """
+
+    def read_to(self, partition: TopicPartition, offset: int) -> None:
+        """Take the offset up to which a partition was read. It can be greater than that of the last
+        record: Kafka's own records for transactions have offsets, too, and deleted records had one.
+        """
+
+    @property
+    def has_claim(self) -> bool:
+        """Whether `reached` with `token` must be acknowledged before anything else is sent."""
+
+    def claim_acknowledged(self) -> None:
+        """Go on: Kafka has the heartbeat with the claim."""
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """What kept the last call of `released` from a transaction that has ended. None: it does
+        not wait, or no transaction has ended.
+        """

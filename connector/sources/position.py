@@ -1,0 +1,93 @@
+"""The position of a bridge in its source: the content of its resume tokens (SRC-1, SRC-2)."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self, TypeVar
+
+from connector.sources.model import LogPosition, TopicPartition
+from connector.stored import from_text, to_stored
+
+T = TypeVar("T")
+_VERSION: Final = b"1"
+ByTopic = Mapping[str, Mapping[int, T]]
+"""A value for each Kafka partition of each topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedTopic:
+    """A topic whose first record came after the end `since` of a transaction. Older rows in it were
+    never released. `passed` are the Kafka partitions that have no such rows any more.
+    """
+
+    since: LogPosition
+    passed: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePosition:
+    """The position of a bridge.
+
+    - `starts` has the offset of the oldest record that was not released, by topic and Kafka
+      partition. A partition that is absent is read from its first record.
+    - `topic_ids` are those of the topics when they were read.
+    - `time` is the newest commit timestamp of a whole transaction (µs). `clocks` has one for each
+      Kafka partition, if each has its own, and `afters` what the newest event there came after.
+    - `end` is the end of the last finished transaction. `recent` are the ids of the last ones.
+    - `joined` are topics that came later. `grown_to` has the end offsets of topics that have got
+      another Kafka partition, as they were then.
+    - `lost_before` is an offset of the transaction topic: transactions that end before it may lack
+      events that Kafka had deleted before the first start. `is_truncated`: there are such events,
+      and no transaction was released yet.
+    - `unfilled` are finished transactions that lacked events, with one bit for each sequence that
+      was released, in numbered pieces.
+    """
+
+    starts: ByTopic[int]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    time: int = 0
+    clocks: ByTopic[int] = field(default_factory=dict)
+    afters: ByTopic[LogPosition] = field(default_factory=dict)
+    end: LogPosition = ()
+    recent: tuple[str, ...] = ()
+    joined: Mapping[str, JoinedTopic] = field(default_factory=dict)
+    grown_to: ByTopic[int] = field(default_factory=dict)
+    lost_before: int = 0
+    is_truncated: bool = False
+    unfilled: Mapping[str, Mapping[int, bytes]] = field(default_factory=dict)
+
+    def token(self) -> bytes:
+        """Return the position as a resume token. `parse` is the inverse."""
+        return _VERSION + zlib.compress(json.dumps(to_stored(self), separators=(",", ":")).encode())
+
+    @classmethod
+    def parse(cls, token: bytes) -> Self:
+        """Return the position of a resume token. Raises ValueError if a bridge of this release did
+        not write it.
+        """
+        if not token.startswith(_VERSION):
+            raise ValueError("it does not begin with the version of this release")
+        try:
+            return from_text(cls, zlib.decompress(token[len(_VERSION) :]).decode())
+        except (zlib.error, RecursionError) as error:
+            raise ValueError(str(error)) from None
+
+
+def by_number(values: Mapping[TopicPartition, T]) -> ByTopic[T]:
+    """Return values by topic and Kafka partition. `by_partition` is the inverse."""
+    topics: dict[str, dict[int, T]] = {}
+    for (topic, kafka_partition), value in sorted(values.items()):
+        topics.setdefault(topic, {})[kafka_partition] = value
+    return topics
+
+
+def by_partition(topics: ByTopic[T]) -> dict[TopicPartition, T]:
+    """Return the values of `by_number` by partition."""
+    return {
+        (topic, kafka_partition): value
+        for topic, values in topics.items()
+        for kafka_partition, value in values.items()
+    }

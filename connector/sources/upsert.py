@@ -1,0 +1,56 @@
+"""Decodes upsert topics: a key, and a row or nothing (SRC-4).
+
+The table has the name of the topic. A key with fields gives the key columns. Another key is one
+column with the name of the declared key column, or `key`. A value that is no row is the cell
+`value`. A record without a value deletes the row.
+"""
+
+from __future__ import annotations
+
+from connector.records.avro_plan import UnreadableSchemaError
+from connector.sources.columns import source_name
+from connector.sources.model import Commit, Event, ForeignRecord, Poison, Row, Skipped
+from connector.sources.records import UNREADABLE, Format, detail_of
+from connector.sources.rows import RowReader
+from connector.sources.tables import KnownTables
+
+
+class UpsertDecoder:
+    """Reads the records of upsert topics.
+
+    Args:
+        format: JSON or Avro.
+        tables: The tables of the source. New columns are in its news.
+    """
+
+    def __init__(self, format: Format, tables: KnownTables) -> None:  # noqa: A002 - its word
+        self._rows = RowReader(format, tables, has_zone=True)
+        self._names: dict[str, str] = {}
+
+    def decode(self, record: ForeignRecord) -> Event:
+        """Return the event of a record. For data, it never raises."""
+        table = self._names.get(record.topic)
+        if table is None:
+            table = self._names[record.topic] = source_name(record.topic)
+        commit = Commit(time=record.timestamp)
+        if record.key is None:
+            return Skipped("NO_KEY", commit, table)
+        if self._rows.tables.is_left_out(table):
+            return Skipped("NOT_DECLARED", commit, table)
+        try:
+            return self._row(record, record.key, commit, table)
+        except UNREADABLE as error:
+            rule = "UNKNOWN_SCHEMA" if isinstance(error, UnreadableSchemaError) else "UNREADABLE"
+            return Poison(rule, detail_of(error), commit, table)
+
+    def _row(self, record: ForeignRecord, raw_key: bytes, commit: Commit, table: str) -> Event:
+        key = self._rows.format.any_key(raw_key)
+        if key is None:
+            return Skipped("NO_KEY", commit, table)
+        row = None if record.value is None else self._rows.format.row(record.value)
+        plan = self._rows.plan(table, key, None if row is None else row.schema)
+        values = self._rows.key(key, plan)
+        if row is None:
+            return Row(table=table, commit=commit, key=values, deleted=True)
+        cells = self._rows.cells(table, row.values, key, plan)
+        return Row(table=table, commit=commit, key=values, cells=cells)

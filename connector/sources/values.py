@@ -1,0 +1,420 @@
+"""From a value of a foreign record to the bytes of a cell (SRC-3, SRC-5).
+
+A value of a type with a schema becomes the canonical text of the column type that `kind_of` gives
+it. A value that this type does not hold, and a value without a schema, becomes its *natural text*:
+text as it is, numbers and booleans as JSON writes them, and objects and lists as JSON. The table
+decides what becomes of it (EVO-11).
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from datetime import date
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from connector.sources.schemas import Field
+from connector.tables.nested import ArrayType, ValueType
+from connector.tables.values import DataType
+
+Convert = Callable[[Any], bytes]
+
+MISFITS: Final = (ValueError, TypeError, KeyError, ArithmeticError, struct.error, RecursionError)
+"""What a `Convert` raises for a value that does not fit."""
+
+QUOTE: Final = ord('"')
+NULL: Final = ord("n")
+
+
+class Kind(NamedTuple):
+    """The type of a column, and how values become its cells.
+
+    - `of_text` takes the natural text of a value in JSON.
+    - `of_value` takes a value as `AvroType.read_raw` returns it.
+
+    Both raise one of `MISFITS` for other values. None: the value is the cell.
+    """
+
+    type: ValueType
+    of_text: Convert | None
+    of_value: Convert | None
+
+
+def natural_of_json(text: bytes) -> bytes:
+    """Return the natural text of a value in JSON that is not null."""
+    if text[0] == QUOTE:
+        return text[1:-1] if b"\\" not in text else _unquoted(text)
+    return text
+
+
+def _unquoted(text: bytes) -> bytes:
+    return _strings.decode(text).encode()
+
+
+def natural_text(value: object) -> bytes:
+    """Return the natural text of a value of Avro that is not None."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode().encode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value)
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+def kind_of(field: Field, *, has_zone: bool) -> Kind:
+    """Return the kind of a field.
+
+    Args:
+        field: The field. A type that is not known is that of its base.
+        has_zone: Whether Connect's `Timestamp` is a moment. Debezium uses it for local times.
+    """
+    logical = field.logical
+    if logical == _CONNECT + "Timestamp" and has_zone:
+        logical = "timestamp-millis"
+    source_type = field.parameters.get("__debezium.source.column.type", "")
+    if field.base == "string" and source_type in ("NUMERIC", "DECIMAL"):
+        kind = _decimal_text(field)
+    elif logical in _NUMBERS and field.base in ("int32", "int64"):
+        type_, convert = _NUMBERS[logical]
+        kind = Kind(type_, lambda text: convert(int(text)), convert)
+    elif logical in _TEXTS and field.base == "string":
+        type_, of_text = _TEXTS[logical]
+        kind = Kind(type_, of_text, of_text)
+    elif logical == _CONNECT + "Decimal" and field.base == "bytes":
+        kind = _decimal(field)
+    elif logical == "io.debezium.data.VariableScaleDecimal" and field.base == "struct":
+        kind = Kind(
+            DataType.BIGNUMERIC,
+            lambda text: _of_variable_scale(msgspec.json.decode(text)),
+            _of_variable_scale,
+        )
+    elif field.base == "array" and field.parts:
+        kind = _array(field.parts[0], has_zone=has_zone)
+    else:
+        kind = _KINDS.get(field.base, _KINDS["union"])
+    return kind
+
+
+def _decimal(field: Field) -> Kind:
+    parameters = field.parameters
+    scale = _int_of(parameters.get("scale"))
+    precision = _int_of(parameters.get("connect.decimal.precision", parameters.get("precision")))
+    type_ = DataType.STRING if scale is None else decimal_type(precision, scale)
+
+    def of_bytes(value: bytes) -> bytes:
+        return decimal_text(int.from_bytes(value, "big", signed=True), scale or 0)
+
+    return Kind(type_, lambda text: _decimal_of_json(text, of_bytes), of_bytes)
+
+
+def _decimal_of_json(text: bytes, of_bytes: Convert) -> bytes:
+    """Connect writes decimals as base64, or as numbers with `decimal.format = NUMERIC`."""
+    is_number = len(text) % 4 or b"." in text or b"-" in text
+    return _canonical_decimal(text) if is_number else of_bytes(of_base64(text))
+
+
+def _decimal_text(field: Field) -> Kind:
+    """A decimal as text, with its type in the source: `decimal.handling.mode = string`."""
+    precision = _int_of(field.parameters.get("__debezium.source.column.length"))
+    scale = _int_of(field.parameters.get("__debezium.source.column.scale"))
+    type_ = DataType.BIGNUMERIC if scale is None else decimal_type(precision, scale)
+    return Kind(type_, _canonical_decimal, _canonical_decimal)
+
+
+def decimal_type(precision: int | None, scale: int) -> DataType:
+    """Return the smallest type that has all decimals with this scale. A precision of None is that
+    of BIGNUMERIC.
+    """
+    digits = 38 - scale if precision is None else precision - scale
+    if 0 <= scale <= 9 and digits <= 29:
+        return DataType.NUMERIC
+    return DataType.BIGNUMERIC if scale <= 38 and digits <= 38 else DataType.STRING
+
+
+def decimal_text(unscaled: int, scale: int) -> bytes:
+    """Return a decimal without zeros at its ends. Raises `ValueError` for a scale that no database
+    has.
+    """
+    if not -MAX_SCALE <= scale <= MAX_SCALE:
+        raise ValueError(scale)
+    # A Decimal is written without a limit of its digits.
+    digits, sign = str(Decimal(abs(unscaled))), "-" if unscaled < 0 else ""
+    if scale <= 0:
+        digits += "0" * -scale if unscaled else ""
+        return f"{sign}{digits}".encode()
+    digits = digits.rjust(scale + 1, "0")
+    text = f"{digits[:-scale]}.{digits[-scale:]}".rstrip("0").rstrip(".")
+    return f"{sign}{text}".encode()
+
+
+MAX_SCALE: Final = 20_000
+"""The largest scale of a decimal. PostgreSQL has up to 16,383 decimals."""
+
+
+def _canonical_decimal(text: bytes) -> bytes:
+    if not _is_plain_number(text):
+        return _DECIMALS_OF_JAVA.get(text, text)
+    sign, digits = (b"-", text[1:]) if text[:1] == b"-" else (b"", text)
+    whole, _, decimals = digits.partition(b".")
+    whole, decimals = whole.lstrip(b"0") or b"0", decimals.rstrip(b"0")
+    if not decimals:
+        return whole if whole == b"0" else sign + whole
+    return sign + whole + b"." + decimals
+
+
+_DECIMALS_OF_JAVA: Final = {
+    b"NAN": b"NaN",
+    b"POSITIVE_INFINITY": b"Infinity",
+    b"NEGATIVE_INFINITY": b"-Infinity",
+}
+"""The texts that Debezium has for decimals that are no numbers."""
+
+
+def _of_variable_scale(value: Mapping[str, Any]) -> bytes:
+    unscaled = value["value"]
+    if not isinstance(unscaled, bytes):
+        unscaled = of_base64(unscaled)
+    return decimal_text(int.from_bytes(unscaled, "big", signed=True), int(value["scale"]))
+
+
+def of_base64(text: bytes | str) -> bytes:
+    """Return the bytes of base64. Raises `ValueError`."""
+    return base64.b64decode(text, validate=True)
+
+
+def _int_of(text: str | None) -> int | None:
+    return int(text) if text is not None and _is_int(text) else None
+
+
+_is_int = re.compile(r"-?[0-9]{1,9}", re.ASCII).fullmatch
+_is_plain_number = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?").fullmatch
+
+
+# Times. A day or a moment that no type holds is written in the same form, with a sign if its year
+# is before 1 or after 9999.
+
+_DAY_US: Final = 86_400_000_000
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_INFINITE: Final = {
+    9223372036825200000: b"infinity",
+    -9223372036832400000: b"-infinity",
+}
+"""The moments that Debezium writes for PostgreSQL's infinity."""
+
+
+@lru_cache(maxsize=4096)
+def day_text(days: int) -> str:
+    """Return the day so many days after 1970-01-01, as in ISO 8601. For example, -719529 is
+    0000-12-31.
+    """
+    ordinal = days + _EPOCH_DAY
+    if 1 <= ordinal <= _LAST_DAY:
+        return date.fromordinal(ordinal).isoformat()
+    cycles, ordinal = divmod(ordinal - 1, _CYCLE_DAYS)  # the calendar repeats after 400 years
+    day = date.fromordinal(ordinal + 1)
+    year = day.year + 400 * cycles
+    return f"{'-' if year < 0 else '+' if year > 9999 else ''}{abs(year):04}-{day:%m-%d}"
+
+
+_LAST_DAY: Final = date.max.toordinal()
+_CYCLE_DAYS: Final = 146_097
+
+
+def _day(days: int) -> bytes:
+    return day_text(days).encode()
+
+
+def clock_text(micros: int) -> str:
+    """Return a time as hh:mm:ss.ffffff. MySQL has times beyond a day and below 0."""
+    sign, micros = ("-", -micros) if micros < 0 else ("", micros)
+    seconds, micros = divmod(micros, 1_000_000)
+    return f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{micros:06}"
+
+
+def _moments(per_second: int, zone: str) -> Convert:
+    """Writes numbers of so many parts of a second as DATETIME, or TIMESTAMP with the zone Z."""
+
+    def write(number: int) -> bytes:
+        if number in _INFINITE:
+            return _INFINITE[number]
+        days, micros = divmod(number * 1_000_000 // per_second, _DAY_US)
+        return f"{day_text(days)}T{clock_text(micros)}{zone}".encode()
+
+    return write
+
+
+def _clock(per_second: int) -> Convert:
+    return lambda number: clock_text(number * 1_000_000 // per_second).encode()
+
+
+_iso = re.compile(
+    rb"([0-9]{4}-[0-9]{2}-[0-9]{2}T)?([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:\.([0-9]+))?(Z?)"
+).fullmatch
+_iso_day = re.compile(rb"([0-9]{4}-[0-9]{2}-[0-9]{2})Z?").fullmatch
+
+
+def _iso_text(text: bytes, *, has_day: bool, has_zone: bool) -> bytes:
+    parts = _iso(text)
+    if parts is None:
+        raise ValueError(text)
+    day, clock, decimals, zone = parts.groups()
+    if has_day is (day is None) or (has_zone and not zone):
+        raise ValueError(text)
+    clock = clock if len(clock) > len(b"10:00") else clock + b":00"
+    decimals = (decimals or b"")[:6].ljust(6, b"0")
+    return (day or b"") + clock + b"." + decimals + (zone if has_zone else b"")
+
+
+def _iso_date(text: bytes) -> bytes:
+    parts = _iso_day(text)
+    if parts is None:
+        raise ValueError(text)
+    return bytes(parts[1])
+
+
+def _float_of_text(text: bytes) -> bytes:
+    return text if text in _NOT_FINITE else _float_text(float(text))
+
+
+_NOT_FINITE: Final = frozenset({b"NaN", b"Infinity", b"-Infinity"})
+
+
+_SUBNORMAL: Final = 2.0**-126
+
+
+def _float_text(number: float) -> bytes:
+    text = repr(number).encode()
+    return _FLOATS.get(text, text)
+
+
+_FLOATS: Final = {b"nan": b"NaN", b"inf": b"Infinity", b"-inf": b"-Infinity"}
+
+
+def _float32(number: float) -> bytes:
+    """The shortest text of a number of four bytes, as Connect's JSON has it."""
+    if not math.isfinite(number):
+        return _float_text(number)
+    exact = struct.pack("<f", number)
+    least = 6 if abs(number) > _SUBNORMAL else 1
+    texts = (float(f"{number:.{digits}g}") for digits in range(least, 10))
+    return _float_text(next((text for text in texts if struct.pack("<f", text) == exact), number))
+
+
+def _int_text(number: int) -> bytes:
+    return b"%d" % number
+
+
+def _bool_text(value: bool) -> bytes:
+    return b"true" if value else b"false"
+
+
+def _json_text(value: object) -> bytes:
+    return msgspec.json.encode(value)
+
+
+_CONNECT: Final = "org.apache.kafka.connect.data."
+_DEBEZIUM: Final = "io.debezium.time."
+
+_NUMBERS: Final[Mapping[str, tuple[DataType, Convert]]] = {
+    _CONNECT + "Date": (DataType.DATE, _day),
+    _CONNECT + "Time": (DataType.TIME, _clock(1_000)),
+    _CONNECT + "Timestamp": (DataType.DATETIME, _moments(1_000, "")),
+    _DEBEZIUM + "Date": (DataType.DATE, _day),
+    _DEBEZIUM + "Time": (DataType.TIME, _clock(1_000)),
+    _DEBEZIUM + "MicroTime": (DataType.TIME, _clock(1_000_000)),
+    _DEBEZIUM + "NanoTime": (DataType.TIME, _clock(1_000_000_000)),
+    _DEBEZIUM + "Timestamp": (DataType.DATETIME, _moments(1_000, "")),
+    _DEBEZIUM + "MicroTimestamp": (DataType.DATETIME, _moments(1_000_000, "")),
+    _DEBEZIUM + "NanoTimestamp": (DataType.DATETIME, _moments(1_000_000_000, "")),
+    "timestamp-millis": (DataType.TIMESTAMP, _moments(1_000, "Z")),
+    "timestamp-micros": (DataType.TIMESTAMP, _moments(1_000_000, "Z")),
+    "timestamp-nanos": (DataType.TIMESTAMP, _moments(1_000_000_000, "Z")),
+}
+"""The logical types of numbers."""
+
+_TEXTS: Final[Mapping[str, tuple[DataType, Convert | None]]] = {
+    _DEBEZIUM + "IsoDate": (DataType.DATE, _iso_date),
+    _DEBEZIUM + "IsoTime": (
+        DataType.TIME,
+        lambda text: _iso_text(text, has_day=False, has_zone=False),
+    ),
+    _DEBEZIUM + "IsoTimestamp": (
+        DataType.DATETIME,
+        lambda text: _iso_text(text, has_day=True, has_zone=False),
+    ),
+    _DEBEZIUM + "ZonedTimestamp": (
+        DataType.TIMESTAMP,
+        lambda text: _iso_text(text, has_day=True, has_zone=True),
+    ),
+    "io.debezium.data.Json": (DataType.JSON, None),
+}
+"""The logical types of text. A JSON document is its own text. Other logical types are STRING."""
+
+_WHOLE: Final = Kind(DataType.INT64, None, _int_text)
+_KINDS: Final[Mapping[str, Kind]] = {
+    **dict.fromkeys(("int8", "int16", "int32", "int64"), _WHOLE),
+    "float32": Kind(DataType.FLOAT64, _float_of_text, _float32),
+    "float64": Kind(DataType.FLOAT64, _float_of_text, _float_text),
+    "boolean": Kind(DataType.BOOL, None, _bool_text),
+    "string": Kind(DataType.STRING, None, None),
+    "bytes": Kind(DataType.BYTES, of_base64, None),
+    "struct": Kind(DataType.JSON, None, _json_text),
+    "map": Kind(DataType.JSON, None, _json_text),
+    "array": Kind(DataType.JSON, None, _json_text),
+    "union": Kind(DataType.STRING, None, natural_text),
+}
+"""The kinds of types without a logical type."""
+
+
+def _array(element: Field, *, has_zone: bool) -> Kind:
+    """An ARRAY of values without parts. Others are JSON."""
+    kind = kind_of(element, has_zone=has_zone)
+    if not isinstance(kind.type, DataType) or kind.type is DataType.JSON:
+        return _KINDS["array"]
+
+    def of_text(text: bytes) -> bytes:
+        return _joined(kind, [bytes(item) for item in _lists.decode(text)])
+
+    def of_value(items: list[Any]) -> bytes:
+        parts = []
+        for item in items:
+            value = item.encode() if isinstance(item, str) else item
+            if value is not None and kind.of_value is not None:
+                value = kind.of_value(value)
+            parts.append(b"null" if value is None else _json_part(kind.type, value))
+        return b"[" + b",".join(parts) + b"]"
+
+    return Kind(ArrayType(kind.type), of_text, of_value)
+
+
+def _joined(kind: Kind, items: list[bytes]) -> bytes:
+    parts = []
+    for item in items:
+        if item == b"null":
+            parts.append(item)
+            continue
+        text = natural_of_json(item)
+        parts.append(_json_part(kind.type, kind.of_text(text) if kind.of_text else text))
+    return b"[" + b",".join(parts) + b"]"
+
+
+def _json_part(type_: ValueType, text: bytes) -> bytes:
+    """A cell as an element of JSON, as `connector.tables.nested` has it."""
+    if type_ is DataType.INT64:
+        return b"%d" % int(text)
+    if type_ is DataType.BOOL or (type_ is DataType.FLOAT64 and text not in _NOT_FINITE):
+        return text
+    if type_ is DataType.BYTES:
+        return msgspec.json.encode(text)  # as base64
+    return msgspec.json.encode(text.decode())
+
+
+_strings: Final = msgspec.json.Decoder(str)
+_lists: Final = msgspec.json.Decoder(list[msgspec.Raw])
