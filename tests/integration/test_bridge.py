@@ -412,7 +412,7 @@ def run(folder: Path, step: str, count: int) -> int:
 
 
 def bare_changes(config: ConnectorConfig) -> dict[tuple[str, bytes, int, int], DataChange]:
-    """The changes by their order. The claims that they carry depend on when heartbeats were sent."""
+    """The changes by their order, without their claims: these depend on the heartbeats."""
     return {
         change_of(change): replace(change, estimated_low_watermark=0) for change in changes(config)
     }
