@@ -392,11 +392,12 @@ class ByTransaction:
             if partition == self._end_partition or (topics and partition[0] not in topics):
                 continue
             queue = self._queues[partition]
-            if not (
-                queue.next >= end
-                if all(entry.transaction == UNKNOWN for entry in queue.entries)
-                else not self._is_alone(queue)
-            ):
+            if queue.entries and queue.entries[0].transaction in self._ended:
+                continue
+            if all(entry.transaction == UNKNOWN for entry in queue.entries):
+                if queue.next < end:
+                    return False
+            elif self._is_alone(queue):
                 return False
         return True
 
@@ -406,7 +407,7 @@ class ByTransaction:
         """
         for topic in self._grown_to.keys() & topics:
             ends = self._grown_to[topic]
-            if all(self._queues[partition].start >= end for partition, end in ends.items()):
+            if len(ends) == 1 or all(self._queues[p].start >= end for p, end in ends.items()):
                 del self._grown_to[topic]
             elif not self._has_read_snapshots(ends):
                 return False

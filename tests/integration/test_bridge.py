@@ -395,12 +395,12 @@ def test_a_bridge_survives_the_loss_of_the_broker(tmp_path: Path) -> None:
             until(lambda: "BRIDGE_RETRIES" in {event.code for event in events}, 120)
             broker.restart()
             made.commit(("a", 2, {"n": "2"}), ("b", 1, None))
-            until(lambda: len(changes(config)) == 4, 120)
+            # Some were not covered by a resume token, and come again.
+            until(lambda: len(bare_changes(config)) == 4, 120)
         finally:
             stop.set()
             thread.join()
-        sent_changes = changes(config)
-        assert len({change_of(change) for change in sent_changes}) == 4
+        assert len(bare_changes(config)) == 4
 
 
 def run(folder: Path, step: str, count: int) -> int:
