@@ -160,7 +160,7 @@ def test_a_bridge_that_is_killed_anywhere_publishes_the_same_changes(
         if number % 4 == 3:
             source.commit(("beat", 1, {"at": str(number)}))
     assert run(tmp_path, "never", 1) == 0
-    expected = {change_of(change): change for change in changes(config)}
+    expected = bare_changes(config)
 
     for step in sorted(steps):
         folder = tmp_path / step
@@ -168,7 +168,7 @@ def test_a_bridge_that_is_killed_anywhere_publishes_the_same_changes(
         assert run(folder, step, 1) == -signal.SIGKILL, step
         run(folder, step, chosen.randint(2, 20))
         assert run(folder, "never", 1) == 0
-        assert {change_of(change): change for change in changes(other)} == expected, step
+        assert bare_changes(other) == expected, step
 
 
 def test_a_transaction_that_lacks_events_is_shown_and_can_be_skipped(
@@ -409,6 +409,13 @@ def run(folder: Path, step: str, count: int) -> int:
     arguments = [str(folder / "connector.toml"), step, str(count)]
     ended = subprocess.run([*command, *arguments], cwd=ROOT, timeout=120, check=False)
     return ended.returncode
+
+
+def bare_changes(config: ConnectorConfig) -> dict[tuple[str, bytes, int, int], DataChange]:
+    """The changes by their order, without their claims: these depend on the heartbeats."""
+    return {
+        change_of(change): replace(change, estimated_low_watermark=0) for change in changes(config)
+    }
 
 
 def change_of(change: DataChange) -> tuple[str, bytes, int, int]:
