@@ -12,10 +12,10 @@ QUICK := tests/unit tests/property tests/golden tests/architecture
 PURE := connector/errors/*,connector/text.py,connector/warehouse.py,connector/validation.py,connector/records/*,connector/tables/*,connector/watermarks/*,connector/dead_letters/*,connector/write_streams/*,connector/sources/*,connector/state/*,connector/reports/*,connector/config/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup get-started demo test test-core test-systems test-long test-unit test-of coverage test-faults mutants lint types contracts format docs bench lock clean
+.PHONY: help setup get-started demo demo-postgres test test-core test-systems test-long test-unit test-of coverage test-faults mutants lint types contracts format docs bench lock clean
 
 help: ## Show this
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Install everything into .venv, exactly as locked; nothing to do when it is up to date
 
@@ -33,6 +33,9 @@ $(STAMP): requirements.lock pyproject.toml
 
 demo: $(STAMP) ## A git history through Kafka and Spark into a table, killed half way, compared with git; ARGS="--repository PATH"
 	$(BIN)/python -m examples.demo $(ARGS)
+
+demo-postgres: $(STAMP) ## A shop in PostgreSQL through Debezium into tables, each part killed once, compared row by row
+	$(BIN)/python -m examples.demo_postgres $(ARGS)
 
 # Style, types and contracts are checked beside the tests.
 test: $(STAMP) ## Style, types, contracts, the quick suites, and the core with Spark and a broker. SEED (1)

@@ -25,7 +25,7 @@ Format = Literal["json", "json-schema", "avro"]
 PREFIX = "dbz"
 TRANSACTIONS = f"{PREFIX}.transaction"
 HEARTBEATS = "public.beat"
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 300.0
 _LOGGING = ("slf4j", "log4j")
 _LOG4J = """<Configuration><Appenders><Console name="out">
 <PatternLayout pattern="%d{HH:mm:ss} %p %c{1} %m%n"/></Console></Appenders>
@@ -162,7 +162,9 @@ class Debezium:
             self._process = None
 
     def connector(self) -> dict[str, str]:
-        """The settings of the connector."""
+        """The settings of the connector. Those of its own are whole if they name a class."""
+        if "connector.class" in self.settings:
+            return self.settings
         texts = EXACT_TEXTS if self.format == "json" else {}
         avro = {f"{name}.name.adjustment.mode": "avro" for name in ("schema", "field")}
         return {

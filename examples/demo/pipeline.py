@@ -1,4 +1,4 @@
-"""The pipeline as an operator starts it: the command `connector run`, in a process of its own."""
+"""A command as an operator starts it, for example `connector run`, in a process of its own."""
 
 from __future__ import annotations
 
@@ -38,15 +38,24 @@ def own_environment() -> dict[str, str]:
 
 
 class Pipeline:
-    """One `connector run`. Its output goes to `log`. The end of a `with` block kills it."""
+    """One `connector run`, or another command. Its output goes to `log`. The end of a `with` block
+    kills it.
+    """
 
-    def __init__(self, config: Path, log: Path, *options: str, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        config: Path,
+        log: Path,
+        *options: str,
+        settings: Mapping[str, str],
+        command: str = "run",
+    ) -> None:
         """`settings` are environment variables. They outrank the configuration file."""
-        self._log = log
-        with log.open("wb") as output:
+        self._log, self._command = log, command
+        with log.open("ab") as output:
             # A session of its own: the command and its JVM are one group, which is killed whole.
             self._process = subprocess.Popen(
-                [str(CONNECTOR), "--config", str(config), "run", *options],
+                [str(CONNECTOR), "--config", str(config), command, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -91,4 +100,6 @@ class Pipeline:
 
     def _error(self, what: str) -> DemoError:
         end = self._log.read_text("utf-8", "replace").splitlines()[-20:]
-        return DemoError("\n".join([f"connector run {what}. The end of {self._log}:", *end]))
+        return DemoError(
+            "\n".join([f"connector {self._command} {what}. The end of {self._log}:", *end])
+        )

@@ -16,6 +16,7 @@ from connector.services import explain, load_config, read
 from connector.tables.explain import Outcome
 from examples.demo.compare import row_differences, rows_of, tree
 from examples.demo.history import TABLE
+from tests import machine
 from tests.spark.conftest import QUICK_PROCESS
 from tests.unit.demo.histories import odd_paths, renames_and_returns, submodules
 from tests.unit.git_repository import Repository
@@ -88,3 +89,21 @@ def check_explanations(
             if entry.outcome is Outcome.WON
         }
         assert {column.cell for column in definition.columns if row[column.name]} <= won
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(bool(machine.why_no_postgres()), reason=machine.why_no_postgres())
+def test_tables_equal_postgresql_after_each_part_was_killed(tmp_path: Path) -> None:
+    """SRC-12: nothing_lost, cut_is_consistent, resumable, from PostgreSQL to the tables."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "examples.demo_postgres", "--output", str(tmp_path / "output")],
+        cwd=ROOT,
+        env=os.environ | QUICK_PROCESS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("killed, and started again: ") == 5
+    assert "EQUAL: " in ended.stdout

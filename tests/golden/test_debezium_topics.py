@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from connector.sources.model import ForeignRecord
+from connector.sources.debezium import DebeziumDecoder
+from connector.sources.model import End, ForeignRecord, Row, Skipped, TruncatedTable
+from connector.sources.records import JsonFormat
+from connector.sources.tables import KnownTables
 from tests.debezium import EXACT_TEXTS, TRANSACTIONS
 from tests.recorded_topics import State, recording, states
 
@@ -116,3 +119,31 @@ def test_the_truth_has_all_states(name: str) -> None:
     assert len(end.tables["public.transfers"]) == len(
         [row for row in end.tables["public.order_lines"].values() if row["sku"] == "fee"]
     )
+
+
+def test_mysql() -> None:
+    """SRC-3: MySQL's records are read, and become the rows that it had."""
+    reader = DebeziumDecoder(JsonFormat(), KnownTables(), transactions=TRANSACTIONS)
+    rows: dict[str, dict[tuple[str, ...], Row]] = {"shop.products": {}, "shop.stock": {}}
+    events = [reader.decode(record) for record in recording("mysql").records]
+    ends = [event.commit for event in events if isinstance(event, End)]
+    assert [end.transaction for end in ends] == [
+        s.transaction for s in states("mysql") if s.transaction
+    ]
+    assert all(end.after for end in ends)
+    assert sorted(end.after for end in ends) == [end.after for end in ends]
+    for event in events:
+        assert isinstance(event, Row | TruncatedTable | End | Skipped), event
+        if isinstance(event, TruncatedTable):
+            rows[event.table].clear()
+        if isinstance(event, Row):
+            key = tuple(str(value) for value in event.key.values())
+            rows[event.table].pop(key, None)
+            if not event.deleted:
+                rows[event.table][key] = event
+    end = list(states("mysql"))[-1]
+    assert {table: found.keys() for table, found in rows.items()} == {
+        table: found.keys() for table, found in end.tables.items()
+    }
+    assert rows["shop.products"]["30",].cells["name"] == "😀".encode()
+    assert rows["shop.stock"]["new", "1"].cells == {"amount": b"1"}
