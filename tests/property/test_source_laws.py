@@ -190,7 +190,7 @@ def test_poison_takes_its_turn(seed: int) -> None:
             check(database, bridge)
 
 
-def test_a_transaction_that_lacks_events_waits_for_an_operator(seed: int) -> None:
+def test_an_operator_publishes_a_transaction_that_lacks_events(seed: int) -> None:
     """SRC-2, `nothing_lost`: an event never comes. What comes later than a skipped transaction is
     released, and the bridge says what it waits for.
     """

@@ -146,7 +146,7 @@ class BridgeSession:
             for partition in self._reader.read_on():
                 self._sequencer.read_to(partition, self._reader.positions[partition])
             if self._sequencer.wants_ends:
-                self._sequencer.ends(self._reader.filled_to())
+                self._sequencer.ends(self._reader.end_offsets())
             is_busy = self._send_released() or bool(records)
             self._reader.pause(self._sequencer.full)
             now = time.monotonic()
