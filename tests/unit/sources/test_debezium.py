@@ -260,6 +260,12 @@ def test_the_transaction_topic(format_):
     assert next(iter(end.counts)) == "public.customers"
 
 
+def test_a_transaction_topic_that_is_not_set_is_left_out():
+    """SRC-3: a pattern of topics may have it."""
+    record = ForeignRecord("dbz.transaction", 0, 1, TIME, b"", to_json(END))
+    assert Bench("json").decoder.decode(record) == Skipped("TRANSACTION")
+
+
 MYSQL = {
     "connector": "mysql",
     "db": "shop",
