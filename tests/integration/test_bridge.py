@@ -201,7 +201,7 @@ def test_a_transaction_that_lacks_events_is_shown_and_can_be_skipped(
     assert bridge.lag == 4, "two rows and two ends"
     assert f"transaction {lacking}" in bridge.waiting
     assert "public.b (0 of 1)" in bridge.waiting
-    assert f"--skip-transaction {lacking}" in bridge.waiting
+    assert bridge.lacking == lacking
 
     assert run_bridge(config, once=True, skip=lacking).changes == 2
     (first, second) = changes(config)[1:]
