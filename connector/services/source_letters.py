@@ -68,7 +68,7 @@ class SourceLetters:
             if on_missing is OnMissingValue.STOP:
                 on_missing = OnMissingValue.LETTER
             self._read = (
-                decoder_with(source, schema_of, tables.known),
+                decoder_with(source, schema_of, tables.of_decoder),
                 Changes(tables.definitions.get, on_missing_value=on_missing),
             )
         return self._read

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import LetterState
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import Verdict
+from connector.errors import TopicError
 from connector.kafka import LocalBroker, client, read_letters, topics
 from connector.kafka.bridge import reader, session
 from connector.kafka.bridge.audit import audit_source
@@ -30,9 +32,11 @@ from connector.records.model import MAX_INT, DataChange, Heartbeat, Record, SetC
 from connector.records.rejection import Reason
 from connector.services import DeadLetters, load_config, run_bridge, status
 from connector.services.events import Event
+from connector.services.tables import tables_of_topic
 from connector.services.validate_source import source_findings
 from connector.sources import by_transaction
 from connector.sources.debezium import PLACEHOLDER
+from connector.sources.define import toml_of
 from connector.sources.model import SourceFormat
 from tests.broker import NewTopic, jar_store
 from tests.documents import ROOT
@@ -197,7 +201,7 @@ def test_a_transaction_that_lacks_events_is_shown_and_can_be_skipped(
     assert bridge.lag == 4, "two rows and two ends"
     assert f"transaction {lacking}" in bridge.waiting
     assert "public.b (0 of 1)" in bridge.waiting
-    assert f"--skip-transaction {lacking}" in bridge.waiting
+    assert bridge.lacking == lacking
 
     assert run_bridge(config, once=True, skip=lacking).changes == 2
     (first, second) = changes(config)[1:]
@@ -310,6 +314,20 @@ def test_every_record_of_a_source_is_accounted_for(
     (of_a,) = [audit for audit in audit_source(config, shop) if audit.topic == a]
     assert of_a.missing == 1
     assert of_a.examples[0].startswith(f"{a}/")
+
+
+def test_a_topic_shows_the_definitions_of_its_tables(
+    source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """SRC-5: `connector table define --from TOPIC`."""
+    source.commit(("a", 1, {"n": "1"}), ("a", 2, {"n": "2", "flag": True}))
+    (table,) = tables_of_topic(config, "shop", f"{source.prefix}.public.a")
+    section = tomllib.loads(toml_of(table, "shop"))["tables"]["a"]
+    assert (section["stream"], section["source"]) == ("shop", "public.a")
+    assert section["key"]["columns"] == [{"name": "id", "type": "INT64"}]
+    assert [column["name"] for column in section["columns"]] == ["n", "flag"]
+    with pytest.raises(TopicError, match="There is no topic"):
+        tables_of_topic(config, "shop", "no.such.topic")
 
 
 def test_validate_names_what_is_wrong_with_a_source(

@@ -230,10 +230,10 @@ class SourceReader:
 def topics_of(admin: AdminClient, kafka: KafkaConfig, source: SourceConfig) -> list[str]:
     """Return the names of the topics of a source that exist. Raises `BrokerError`."""
     try:
-        known = admin.list_topics(timeout=client.REACH_TIMEOUT_S).topics
+        existing = admin.list_topics(timeout=client.REACH_TIMEOUT_S).topics
     except KafkaException as error:
         raise client.unreachable(kafka, error.args[0].str()) from error
-    return sorted(name for name in known if not name.startswith("__") and source.has_topic(name))
+    return sorted(name for name in existing if not name.startswith("__") and source.has_topic(name))
 
 
 def described(

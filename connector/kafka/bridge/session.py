@@ -111,7 +111,9 @@ class BridgeSession:
         self._publisher = stack.enter_context(DeadLetterPublisher(kafka, topic))
         position = self._position()
         self._tables = BridgeTables(self._config, self._stream, self._warn)
-        self._decoder = decoder_of(self._source, self._config.registry, self._tables.known, stack)
+        self._decoder = decoder_of(
+            self._source, self._config.registry, self._tables.of_decoder, stack
+        )
         self._changes = Changes(
             lambda table: self._tables.definitions.get(table),
             on_truncate=self._source.on_truncate,
@@ -230,10 +232,10 @@ class BridgeSession:
         if waiting is None:
             self._waiting = None
             return
-        what, said_at = self._waiting or ("", now)
+        what, reported_at = self._waiting or ("", now)
         if what != waiting.transaction:
             self._waiting = waiting.transaction, now
-        elif now > said_at + WAITING_S:
+        elif now > reported_at + WAITING_S:
             self._waiting = waiting.transaction, now
             text = json.dumps(to_stored(waiting), separators=(",", ":"))
             self._producer.send(heartbeat, [(WAITING_HEADER, text)])
