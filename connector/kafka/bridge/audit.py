@@ -16,7 +16,7 @@ from connector.kafka.bridge.tables import BridgeTables
 from connector.kafka.client import records_between
 from connector.kafka.dead_letters.topic import read_letters
 from connector.reports.bridge_status import SourceTopicAudit
-from connector.sources.changes import RECORD_HEADER, place
+from connector.sources.changes import RECORD_HEADER, location_of
 from connector.sources.model import End, Event, ForeignRecord, Poison, Skipped
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class _Audit:
             left_out=dict(left_out),
             missing=len(missing) if is_whole else 0,
             unverified=0 if is_whole else len(missing),
-            examples=tuple(place(record) for record in missing[:FEW]),
+            examples=tuple(location_of(record) for record in missing[:FEW]),
         )
 
     def _events(
@@ -155,7 +155,7 @@ def audit_source(config: ConnectorConfig, stream: StreamConfig) -> tuple[SourceT
 
 
 def _identity(event: Event) -> _Identity:
-    """What an event that is sent again has in common with the first one."""
+    """The values that an event has in common with the same event, sent again."""
     commit = event.commit
     table = "" if isinstance(event, End) else event.table
     if commit.transaction and commit.sequence:
