@@ -4,7 +4,7 @@ TBL-21).
 
 from __future__ import annotations
 
-from typing import IO
+from pathlib import Path
 
 import click
 
@@ -154,33 +154,38 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
 @command.command()
 @click.option(
     "--from",
-    "file",
-    type=click.File("r", encoding="utf-8"),
+    "given",
     required=True,
-    metavar="FILE",
-    help="A file with records or schemas of the source, one JSON object per line.",
+    metavar="FILE|TOPIC",
+    help="A file with records or schemas of the source, one JSON object per line, or - for standard"
+    " input. Otherwise a topic of the stream's source: its newest records are read.",
 )
 @click.option("--key", multiple=True, help="A key column, for lines that have no keys. Repeatable.")
 @click.option("--stream", help="The stream. You can leave it out if there is only one.")
 @click.pass_context
-def define(ctx: click.Context, file: IO[str], key: tuple[str, ...], stream: str | None) -> None:
-    """Print sections [tables.NAME] for the tables that FILE shows, to edit.
+def define(ctx: click.Context, given: str, key: tuple[str, ...], stream: str | None) -> None:
+    """Print sections [tables.NAME] for the tables that a file or a topic shows, to edit.
 
-    A line is a schema of Kafka Connect or Avro, a value of Debezium, a row, or a record with key
-    and value, as kcat -J writes it.
+    A line of a file is a schema of Kafka Connect or Avro, a value of Debezium, a row, or a record
+    with key and value, as kcat -J writes it.
     """
-    stream = find_stream(config_of(ctx), stream).name
-    try:
-        defined = tables_of(file, key)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{escaped(file.name)}, {escaped(str(error))}") from None
+    config = config_of(ctx)
+    of_stream = find_stream(config, stream)
+    if given == "-" or Path(given).exists():
+        try:
+            with click.open_file(given, encoding="utf-8") as file:
+                found = tables_of(file, key)
+        except ValueError as error:
+            raise click.UsageError(f"{escaped(given)}, {escaped(str(error))}") from None
+    else:
+        found = tables.tables_of_topic(config, of_stream.name, given)
     names: list[str] = []
-    for each in defined:
+    for each in found:
         if not each.key:
             raise click.UsageError(f"{each.source}: name its key columns with --key")
-        out(toml_of(each, stream, names))
+        out(toml_of(each, of_stream.name, names))
         names.append(table_name(each.source, names).lower())
-    err(f"{counted(len(defined), 'table')}; add to connector.toml what you want to keep")
+    err(f"{counted(len(found), 'table')}; add to connector.toml what you want to keep")
 
 
 _dry_run = click.option(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import LetterState
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import Verdict
+from connector.errors import TopicError
 from connector.kafka import LocalBroker, client, read_letters, topics
 from connector.kafka.bridge import reader, session
 from connector.kafka.bridge.audit import audit_source
@@ -30,9 +32,11 @@ from connector.records.model import MAX_INT, DataChange, Heartbeat, Record, SetC
 from connector.records.rejection import Reason
 from connector.services import DeadLetters, load_config, run_bridge, status
 from connector.services.events import Event
+from connector.services.tables import tables_of_topic
 from connector.services.validate_source import source_findings
 from connector.sources import by_transaction
 from connector.sources.debezium import PLACEHOLDER
+from connector.sources.define import toml_of
 from connector.sources.model import SourceFormat
 from tests.broker import NewTopic, jar_store
 from tests.documents import ROOT
@@ -91,8 +95,13 @@ def records(config: ConnectorConfig) -> list[Record]:
 
 
 def changes(config: ConnectorConfig) -> list[DataChange]:
+    """The changes in the order of the source, without the claims of the producer."""
     return sorted(
-        (record for record in records(config) if isinstance(record, DataChange)),
+        (
+            replace(record, estimated_low_watermark=0)
+            for record in records(config)
+            if isinstance(record, DataChange)
+        ),
         key=lambda change: (change.commit_timestamp, change.tie_breaker),
     )
 
@@ -307,6 +316,20 @@ def test_every_record_of_a_source_is_accounted_for(
     assert of_a.examples[0].startswith(f"{a}/")
 
 
+def test_a_topic_shows_the_definitions_of_its_tables(
+    source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """SRC-5: `connector table define --from TOPIC`."""
+    source.commit(("a", 1, {"n": "1"}), ("a", 2, {"n": "2", "flag": True}))
+    (table,) = tables_of_topic(config, "shop", f"{source.prefix}.public.a")
+    section = tomllib.loads(toml_of(table, "shop"))["tables"]["a"]
+    assert (section["stream"], section["source"]) == ("shop", "public.a")
+    assert section["key"]["columns"] == [{"name": "id", "type": "INT64"}]
+    assert [column["name"] for column in section["columns"]] == ["n", "flag"]
+    with pytest.raises(TopicError, match="There is no topic"):
+        tables_of_topic(config, "shop", "no.such.topic")
+
+
 def test_validate_names_what_is_wrong_with_a_source(
     source: ForeignTopics, config: ConnectorConfig, tmp_path: Path
 ) -> None:
@@ -395,12 +418,12 @@ def test_a_bridge_survives_the_loss_of_the_broker(tmp_path: Path) -> None:
             until(lambda: "BRIDGE_RETRIES" in {event.code for event in events}, 120)
             broker.restart()
             made.commit(("a", 2, {"n": "2"}), ("b", 1, None))
-            until(lambda: len(changes(config)) == 4, 120)
+            # Some were not covered by a resume token, and come again.
+            until(lambda: len(bare_changes(config)) == 4, 120)
         finally:
             stop.set()
             thread.join()
-        sent_changes = changes(config)
-        assert len({change_of(change) for change in sent_changes}) == 4
+        assert len(bare_changes(config)) == 4
 
 
 def run(folder: Path, step: str, count: int) -> int:

@@ -23,7 +23,7 @@ from connector.warehouse import table as table_path
 from tests.broker import NewTopic
 from tests.integration.foreign_topics import ForeignTopics, foreign_topics
 
-pytestmark = pytest.mark.systems
+pytestmark = [pytest.mark.systems, pytest.mark.timeout(600)]
 
 WAIT_S = 240
 CONFIG = """
@@ -105,7 +105,7 @@ def test_tables_and_columns_of_a_source_appear_while_the_pipeline_runs(
     def wait_for(table: str, expected: dict[int, dict[str, Any]]) -> None:
         deadline = time.monotonic() + WAIT_S
         while not failures and (found := rows(config.warehouse, table)) != expected:
-            assert time.monotonic() < deadline, (found, status(load_config(file, {})))
+            assert time.monotonic() < deadline, (found, events)
             time.sleep(0.2)
 
     threads = [threading.Thread(target=work, args=(do,)) for do in (pipeline, bridge)]

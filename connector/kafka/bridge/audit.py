@@ -155,7 +155,7 @@ def audit_source(config: ConnectorConfig, stream: StreamConfig) -> tuple[SourceT
 
 
 def _identity(event: Event) -> _Identity:
-    """What an event that is sent again has in common with the first one."""
+    """The values that an event has in common with the same event, sent again."""
     commit = event.commit
     table = "" if isinstance(event, End) else event.table
     if commit.transaction and commit.sequence:

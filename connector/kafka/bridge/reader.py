@@ -136,14 +136,6 @@ class SourceReader:
         at_end, self._at_end = self._at_end, set()
         return at_end
 
-    def filled_to(self) -> dict[TopicPartition, int]:
-        """Return the end offsets of the Kafka partitions that have records. Raises
-        `BrokerError`.
-        """
-        ends = self.end_offsets()
-        first = offsets_of(self._admin, self._kafka, EARLIEST, self.positions)
-        return {partition: end for partition, end in ends.items() if end > first[partition]}
-
     def end_offsets(self) -> dict[TopicPartition, int]:
         """Ask Kafka for the offset after the last committed record of each Kafka partition. Raises
         `BrokerError`.

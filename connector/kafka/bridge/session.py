@@ -64,6 +64,8 @@ WAITING_S: Final = 10.0
 _POLL_S: Final = 0.1
 _IDLE_S: Final = 3.0
 _CLOSE_S: Final = 5.0
+_FLUSH_S: Final = 30.0
+"""How long the bridge waits for acknowledgements, before it begins again at its position."""
 
 
 @dataclass(slots=True)
@@ -144,7 +146,7 @@ class BridgeSession:
             for partition in self._reader.read_on():
                 self._sequencer.read_to(partition, self._reader.positions[partition])
             if self._sequencer.wants_ends:
-                self._sequencer.ends(self._reader.filled_to())
+                self._sequencer.ends(self._reader.end_offsets())
             is_busy = self._send_released() or bool(records)
             self._reader.pause(self._sequencer.full)
             now = time.monotonic()
@@ -211,14 +213,14 @@ class BridgeSession:
             self._publisher.publish(self._letters)
             self._counts.letters += len(self._letters)
             self._letters = []
-        self._producer.flush()
+        self._producer.flush(_FLUSH_S)
         reached = self._sequencer.reached
         if not reached:
             return
         token = self._sequencer.token(self._reader.topic_ids)
         self._producer.reached(STREAM_PARTITION, reached, token)
         if self._sequencer.has_claim:
-            self._producer.flush()
+            self._producer.flush(_FLUSH_S)
             self._sequencer.claim_acknowledged()
         self._report_waiting(now, Heartbeat(STREAM_PARTITION, reached, token))
 
