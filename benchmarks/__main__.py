@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.report import Figure, figures, number
 
 NAMES = (
-    *("commands", "encoder", "producer", "reader"),
+    *("commands", "encoder", "producer", "bridge", "reader"),
     *("ingest", "poison", "apply", "sparse", "truncate", "rounds", "backlog", "read", "changes"),
     *("freshness", "peers", "idle", "disk", "requests", "scale", "write-streams", "cluster"),
     *("letters", "demo"),

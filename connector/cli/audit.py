@@ -9,10 +9,20 @@ import time
 import click
 
 from connector.cli.parameters import config_of, json_option
-from connector.cli.terminal import Progress, console, err, out, show_error, show_event, table
+from connector.cli.terminal import (
+    Progress,
+    console,
+    err,
+    escaped,
+    out,
+    show_error,
+    show_event,
+    table,
+)
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.reports.audit import StreamAudit, count
+from connector.reports.bridge_status import SourceTopicAudit
 from connector.services.audit import audit
 from connector.text import FEW, counted
 
@@ -52,6 +62,7 @@ def _verdict(result: StreamAudit) -> int:
         kinds = (
             (result.counted("unverified"), "offset"),
             (len(result.letters.unverified), "dead letter"),
+            (sum(topic.unverified for topic in result.source), "record of the source"),
         )
         parts = " and ".join(counted(number, noun) for number, noun in kinds if number)
         err(
@@ -96,3 +107,14 @@ def _print_table(result: StreamAudit) -> None:
         )
     if shown.row_count:
         console().print(shown)
+    for topic in result.source:
+        out(_of_source(topic))
+
+
+def _of_source(topic: SourceTopicAudit) -> str:
+    """A line about a topic of the source."""
+    kinds = {"change": topic.changes, "mark": topic.marks, "dead letter": topic.letters}
+    parts = [counted(number, kind) for kind, number in kinds.items() if number]
+    parts += [f"{number:,} left out ({rule})" for rule, number in sorted(topic.left_out.items())]
+    parts += [f"{topic.missing:,} missing"] * bool(topic.missing)
+    return escaped(f"{topic.topic}: {counted(topic.records, 'record')}: {', '.join(parts)}")

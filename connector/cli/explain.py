@@ -139,6 +139,7 @@ def _state_of(change: RowChange) -> str:
     states = ["applied" if change.is_applied else "not applied yet"]
     states += ["late"] * (change.is_late is True) + ["replay"] * change.is_replay
     states += [] if change.blocked_by is None else [f"waits for {change.blocked_by}"]
+    states += [] if change.source_record is None else [f"from {change.source_record}"]
     return ", ".join(states)
 
 

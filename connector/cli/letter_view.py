@@ -13,9 +13,10 @@ from typing import Any, Final
 from connector.cli.terminal import escaped, out, shown_bytes
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import LedgerEntry, LetterStatus
+from connector.dead_letters.source_letters import document_of
 from connector.records.codec import Schemas, read
 from connector.records.json_view import view_of_datum
-from connector.records.rejection import Headers, Rejection
+from connector.records.rejection import Headers, Reason, Rejection
 from connector.records.views import view, view_of_bytes, view_of_time
 from connector.text import counted
 
@@ -88,7 +89,7 @@ def print_letter(
     for name, value in letter.headers:
         out(f"{'header':<14}  {escaped(name)} = {shown_bytes(value, 200)}")
     out("")
-    _print_value(letter.value, schemas, everything)
+    _print_value(letter, schemas, everything)
 
 
 def _history_line(entry: LedgerEntry) -> str:
@@ -102,12 +103,14 @@ def _history_line(entry: LedgerEntry) -> str:
     return f"{line}; repaired: {', '.join(note.steps)} ({digests})"
 
 
-def _print_value(value: bytes | None, schemas: Schemas, everything: bool) -> None:
+def _print_value(letter: DeadLetter, schemas: Schemas, everything: bool) -> None:
+    value = letter.value
     if value is None:
         out("There is no value.")
         return
     shown = value if everything else value[:HEX_BYTES_SHOWN]
-    decoded = decoded_lines(value, schemas)
+    is_foreign = letter.reason is Reason.UNREADABLE_SOURCE
+    decoded = document_lines(value) if is_foreign else decoded_lines(value, schemas)
     lines = decoded if everything else _shortened_lines(decoded)
     title = f"value, {counted(len(value), 'byte')}"
     failure = _FAILED_AT.match(decoded[-1])
@@ -140,6 +143,15 @@ def hex_lines(data: bytes, mark: int | None = None) -> Iterator[str]:
         column = -1 if mark is None else mark - start
         if 0 <= column <= len(line) and column < HEX_BYTES_A_LINE:
             yield " " * (10 + 3 * column) + "^^"
+
+
+def document_lines(value: bytes) -> list[str]:
+    """The JSON document of a source; or why it is none."""
+    try:
+        text = json.dumps(document_of(value), indent=2, ensure_ascii=False)
+    except ValueError as error:
+        return ["is not JSON:", escaped(str(error))]
+    return [escaped(line) for line in text.splitlines()]
 
 
 def decoded_lines(value: bytes, schemas: Schemas) -> list[str]:

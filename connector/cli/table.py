@@ -4,16 +4,20 @@ TBL-21).
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from connector.cli.parameters import DURATION_S, config_of, json_option, spark_options
 from connector.cli.terminal import console, err, escaped, out, show_event
 from connector.cli.terminal import table as empty_table
-from connector.config.settings import find_table
+from connector.config.settings import find_stream, find_table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.services import tables
 from connector.services.alter import AlterReport, alter_table, publish_table
+from connector.sources.columns import table_name
+from connector.sources.define import tables_of, toml_of
 from connector.state.jobs import MAINTENANCE, Job, recommended_bound_s
 from connector.tables.definition import Column
 from connector.tables.nested import type_of
@@ -145,6 +149,43 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
             f"{PACE} must be at least 1s; use --unset to return to the configuration"
         )
     return {name: seconds}
+
+
+@command.command()
+@click.option(
+    "--from",
+    "given",
+    required=True,
+    metavar="FILE|TOPIC",
+    help="A file with records or schemas of the source, one JSON object per line, or - for standard"
+    " input. Otherwise a topic of the stream's source: its newest records are read.",
+)
+@click.option("--key", multiple=True, help="A key column, for lines that have no keys. Repeatable.")
+@click.option("--stream", help="The stream. You can leave it out if there is only one.")
+@click.pass_context
+def define(ctx: click.Context, given: str, key: tuple[str, ...], stream: str | None) -> None:
+    """Print sections [tables.NAME] for the tables that a file or a topic shows, to edit.
+
+    A line of a file is a schema of Kafka Connect or Avro, a value of Debezium, a row, or a record
+    with key and value, as kcat -J writes it.
+    """
+    config = config_of(ctx)
+    of_stream = find_stream(config, stream)
+    if given == "-" or Path(given).exists():
+        try:
+            with click.open_file(given, encoding="utf-8") as file:
+                found = tables_of(file, key)
+        except ValueError as error:
+            raise click.UsageError(f"{escaped(given)}, {escaped(str(error))}") from None
+    else:
+        found = tables.tables_of_topic(config, of_stream.name, given)
+    names: list[str] = []
+    for each in found:
+        if not each.key:
+            raise click.UsageError(f"{each.source}: name its key columns with --key")
+        out(toml_of(each, of_stream.name, names))
+        names.append(table_name(each.source, names).lower())
+    err(f"{counted(len(found), 'table')}; add to connector.toml what you want to keep")
 
 
 _dry_run = click.option(

@@ -7,8 +7,9 @@ stores unchanged. `STEPS` describes each verb. The paths of `set` and `unset` ar
 
     {"key": "u#1", "headers": [{"name": "trace", "value": "7"}], "record": {…}}
 
-`record` is the JSON view of the record (REC-22). It may break a rule of a record. If the value
-cannot be decoded, the view has its bytes, as `value`, in place of `record`. A record that a step
+`record` is the JSON view of the record (REC-22). It may break a rule of a record. In a letter of a
+bridge, it is the JSON document of the source (SRC-6). If the value cannot be decoded, the view has
+its bytes, as `value`, in place of `record`. A record that a step
 changes must be valid afterwards, and is encoded again. If a step does not fit a dead letter, the
 result is a value, `Unrepairable`. The other dead letters are not affected.
 """
@@ -25,12 +26,13 @@ from typing import Any, Final, NamedTuple
 
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import RepairNote
+from connector.dead_letters.source_letters import AssignedOrder, bytes_of, document_of
 from connector.errors import JsonViewError
 from connector.records import codec
 from connector.records.codec import Schemas
 from connector.records.json_view import entry_fields, from_json, read_value, to_line, view_of_datum
 from connector.records.model import CONTROL_KEY, Rule
-from connector.records.rejection import Headers, Rejection
+from connector.records.rejection import Headers, Reason, Rejection
 from connector.records.views import Json, view_of_bytes
 from connector.text import is_plain
 
@@ -226,6 +228,8 @@ class _MisfitError(Exception):
 def _after(content: Content, step: Step, schemas: Schemas) -> Content:
     """Return the content after one step. Raises `_MisfitError` and `JsonViewError`."""
     if step.verb == "reframe":
+        if AssignedOrder.of(content.headers):
+            raise _MisfitError("the record of a source has no schema of lowmark")
         schema, removed = step.value
         return replace(content, value=_reframed(content.value or b"", schema, removed, schemas))
     part = step.path[0]
@@ -244,6 +248,8 @@ def _after(content: Content, step: Step, schemas: Schemas) -> Content:
             return replace(
                 content, value=None if value is None else read_value(bytes, value, "value")
             )
+        case _ if AssignedOrder.of(content.headers):
+            return replace(content, value=bytes_of(value))
         case _:
             return replace(content, value=_encoded(value))
 
@@ -252,7 +258,10 @@ def _changed(content: Content, step: Step, schemas: Schemas) -> Any:
     """The part of the view that a step changes, with the change within it."""
     part, within = str(step.path[0]), step.path[1:]
     shown = view(content, schemas)
-    if part == "record":
+    if part == "record" and AssignedOrder.of(content.headers):
+        if part not in shown:
+            raise _MisfitError("the value is not JSON. Set the whole record")
+    elif part == "record":
         decoded = codec.decode(content.value, schemas)
         if isinstance(decoded, Rejection) and decoded.rule == Rule.LOGICAL_TYPE:
             # The new record has the newest schema, and its other numbers would get a wrong unit.
@@ -307,6 +316,8 @@ def _reframed(value: bytes, schema: str, removed: int, schemas: Schemas) -> byte
 
 
 def _key_of_record(content: Content, schemas: Schemas) -> bytes:
+    if AssignedOrder.of(content.headers):
+        raise _MisfitError("the key of a record of a source does not follow from its value")
     datum = codec.read(content.value, schemas)
     if isinstance(datum, Rejection):
         raise _MisfitError(f"the value cannot be decoded: {datum.detail}")
@@ -315,7 +326,12 @@ def _key_of_record(content: Content, schemas: Schemas) -> bytes:
     return key
 
 
-def _record_view(content: Content, schemas: Schemas) -> Json | Rejection:
+def _record_view(content: Content, schemas: Schemas) -> Any | Rejection:
+    if AssignedOrder.of(content.headers):
+        try:
+            return document_of(content.value)
+        except ValueError as error:
+            return Rejection(Reason.UNDECODABLE, f"it is not JSON: {error}")
     datum = codec.read(content.value, schemas)
     if isinstance(datum, Rejection):
         return datum

@@ -15,6 +15,9 @@ refused, with the reason, and does not change, if:
     the Kafka partition does not exist   a control record goes to its original Kafka partition
     it is too large for the topic
 
+The letter of a bridge has the record of a source (SRC-6). It is read again, and the change of its
+row is sent.
+
 A dead letter that was tried `max_attempts` times is parked instead. So no record is replayed for
 ever.
 """
@@ -87,6 +90,7 @@ class ReplayTarget:
     - `tables` are those of the stream, by name.
     - `group` is set if it is the topic of a group of readers (SUB-4). It takes control records of
       the change topic, too.
+    - `read_source` makes the change of a foreign record (SRC-6), or says why there is none.
     """
 
     topic: str
@@ -95,6 +99,9 @@ class ReplayTarget:
     validate_record: Judge
     tables: Mapping[str, TableDefinition]
     group: str | None = None
+    read_source: Callable[[DeadLetter, Content], Content | str] = lambda letter, content: (
+        "the stream has no source"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +177,15 @@ def decide(
     after = repair(before, steps, schemas)
     if isinstance(after, Unrepairable):
         return unsent(Verdict.REFUSE, f"it cannot be repaired: {after.why}")
+    is_foreign = letter.reason is Reason.UNREADABLE_SOURCE
+    change = target.read_source(letter, after) if is_foreign else after
+    if isinstance(change, str):
+        return unsent(Verdict.REFUSE, f"{_AGAIN} {letter.reason}: {change}")
     attempt = status.attempt + 1
     record = target.validate_record(
-        KafkaRecord(letter.position, now, after.key, after.value, after.headers), schemas
+        KafkaRecord(letter.position, now, change.key, change.value, change.headers), schemas
     )
-    content = Content(after.key, after.value, _outgoing(after.headers, letter.id, attempt))
+    content = Content(change.key, change.value, _outgoing(change.headers, letter.id, attempt))
     if why := _why_not_sent(letter, record, content, target, is_repaired=bool(steps)):
         return unsent(Verdict.REFUSE, why)
     assert isinstance(record, ChangeRecord)

@@ -15,6 +15,15 @@ def setting_missing(setting: str, allowed: str, remedy: str) -> ConfigError:
     )
 
 
+def source_missing(stream: str) -> ConfigError:
+    section = f"streams.{stream}.source"
+    return setting_missing(
+        f"The section [{section}]",
+        "the topics of another program that a bridge publishes",
+        f"Add [{section}] with format and topics",
+    )
+
+
 def setting_unknown(setting: str, remedy: str) -> ConfigError:
     return ConfigError("SETTING_UNKNOWN", f"{setting} is not known", "", remedy)
 

@@ -25,7 +25,7 @@ from connector.records.model import (
     Truncate,
 )
 from connector.records.ordering import OrderPosition
-from connector.records.rejection import Position, Reason
+from connector.records.rejection import Headers, Position, Reason
 from connector.state.damage import reading
 from connector.state.table_state import TableState
 from connector.state.truncations import SourceTruncations
@@ -97,7 +97,7 @@ _RELEASED: Final = f"""
             tie_breaker, named_struct('server_transaction_id', '', 'record_sequence', row)
                 AS "transaction",
             change_sequence_number, entries, order_position,
-            ranges.stream_partition AS stream_partition, change_type, source_cluster_id
+            ranges.stream_partition AS stream_partition, change_type, source_cluster_id, headers
         FROM staged JOIN ranges ON staged.stream = ranges.stream
             AND row >= ranges.first AND row < ranges.upto
             AND staged.ingest_batch BETWEEN ranges.released_from AND ranges.ingest_batch)
@@ -213,11 +213,14 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class LoggedChange:
-    """A change in the changelog. `position` is its place in the order of the table."""
+    """A change in the changelog. `position` is its place in the order of the table. `headers` are
+    those of its record.
+    """
 
     arrival: Arrival
     change: DataChange
     position: OrderPosition
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +239,14 @@ class RejectedRecord:
 def changes_of(changelog: PlainTable, source: str, row_key: bytes) -> Iterator[LoggedChange]:
     """The changes of a row, in no particular order. Raises `TableError`."""
     of_row = f"row_key = {bytes_literal(row_key)}"
-    for row in visible_changes(changelog, f"{_COORDINATES}, {CHANGE_COLUMNS}", source, of_row):
-        change, position = change_of(row[_COORDINATE_COLUMNS:])
-        yield LoggedChange(_arrival(row), change, position)
+    columns = f"{_COORDINATES}, {CHANGE_COLUMNS}, headers"
+    for row in visible_changes(changelog, columns, source, of_row):
+        change, position = change_of(row[_COORDINATE_COLUMNS:-1])
+        headers = tuple(
+            (header["key"], None if header["value"] is None else bytes(header["value"]))
+            for header in row[-1] or ()
+        )
+        yield LoggedChange(_arrival(row), change, position, headers)
 
 
 def rejected_of(changelog: PlainTable, row_key: bytes) -> Iterator[RejectedRecord]:

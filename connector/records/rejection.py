@@ -38,6 +38,7 @@ class Reason(StrEnum):
     REJECTED = "REJECTED"
     RETRIES_EXHAUSTED = "RETRIES_EXHAUSTED"
     CONSUMER_FAILED = "CONSUMER_FAILED"
+    UNREADABLE_SOURCE = "UNREADABLE_SOURCE"
 
     @property
     def cause(self) -> str:
@@ -156,6 +157,12 @@ _TEXTS: Final[Mapping[Reason, _Texts]] = {
         "A program that reads the stream could not process the record, and set it aside",
         "The detail is from the program. Repair the program or what it depends on, then replay"
         " the letter of its group. Tables are not affected",
+    ),
+    Reason.UNREADABLE_SOURCE: _Texts(
+        "A bridge could not read a record of its source, or the row in it lacks a value. The letter"
+        " has the bytes of the source, and the place in the order that the row has",
+        "Repair the record in the letter, or declare what its table needs. Then replay the letter:"
+        " it is read again, and becomes the change of the row at its place",
     ),
 }
 

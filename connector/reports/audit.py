@@ -24,6 +24,7 @@ from connector.errors import ConnectorError
 from connector.errors.changelog import audit_failed
 from connector.records.rejection import Headers
 from connector.records.views import AsList, Hidden, Listed, Named, Shown, Viewed
+from connector.reports.bridge_status import SourceTopicAudit
 from connector.state.incomplete_transactions import IncompleteTransaction
 from connector.text import FEW, as_header_name, counted, summarize_names
 
@@ -218,6 +219,8 @@ class StreamAudit(Viewed):
     `write_streams` has the write streams whose offsets have doubles or gaps. They break no promise
     either: `warnings` has a sentence about each kind.
 
+    `source` accounts for the records of a bridge's topics (SRC-7).
+
     `faulty_tables` says for a table what is wrong with its newest commit, for example that another
     program made it. Then it is not known what the table shows: `nothing_invented` is broken.
     """
@@ -233,6 +236,7 @@ class StreamAudit(Viewed):
         default_factory=dict
     )
     faulty_tables: Mapping[str, str] = field(default_factory=dict)
+    source: Annotated[tuple[SourceTopicAudit, ...], Named("source_topics")] = ()
 
     def counted(self, name: str) -> int:
         """Return the sum of a field, or of the offsets of its ranges, over all Kafka partitions."""
@@ -241,8 +245,11 @@ class StreamAudit(Viewed):
 
     @property
     def unverified(self) -> int:
-        """The number of offsets and dead letters that cannot be verified any more."""
-        return self.counted("unverified") + len(self.letters.unverified)
+        """The number of offsets, dead letters and records of the source that cannot be verified any
+        more.
+        """
+        of_source = sum(topic.unverified for topic in self.source)
+        return self.counted("unverified") + len(self.letters.unverified) + of_source
 
     @property
     def warnings(self) -> list[str]:
@@ -268,6 +275,7 @@ class StreamAudit(Viewed):
             self._offsets("unexpected", "in the changelog, but ingest has not read them"),
             _letters(self.letters.missing, "missing in the dead-letter topic"),
             _letters(self.letters.altered, "different from the rejected record"),
+            self._of_source(),
         ]
         promises = []
         if any(faults):
@@ -282,6 +290,14 @@ class StreamAudit(Viewed):
     def verdict(self) -> Shown[str]:
         """`passed`, `unverified` or `failed`."""
         return "failed" if self.fault() else "unverified" if self.unverified else "passed"
+
+    def _of_source(self) -> str:
+        missing = sum(topic.missing for topic in self.source)
+        if not missing:
+            return ""
+        examples = [example for topic in self.source if topic.missing for example in topic.examples]
+        records = counted(missing, "record of the source has", "records of the source have")
+        return f"{records} no change and no dead letter ({_listed(examples[:FEW], missing)})"
 
     def _offsets(self, name: str, fault: str) -> str:
         ranges = [

@@ -23,6 +23,7 @@ from connector.reports.audit import (
     faulty,
     without,
 )
+from connector.reports.bridge_status import SourceTopicAudit
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.warehouses import warehouse_of
 from connector.text import counted
@@ -43,7 +44,8 @@ def audit(
     on_rows: OnRows = lambda rows: None,
 ) -> Iterator[StreamAudit]:
     """Check that each offset that was read is once in the changelog, and that each rejected record
-    has its dead letter.
+    has its dead letter. For a stream with a source, also that each record of its topics, up to the
+    position of the bridge, is a change, a mark, a dead letter, or left out by a rule (SRC-7).
 
     For example: `assert all(result.is_proved for result in audit(config))`. Results that Kafka will
     forget are kept in the warehouse.
@@ -188,6 +190,7 @@ def _of_stream(
     result = audit_stream(source.name, logged, audit_log, kafka, now=now_us, on_rows=on_rows)
     return replace(
         result,
+        source=_of_source(config, source, on_event),
         incomplete=logged.incomplete,
         write_streams=faulty(logged.write_streams()),
         faulty_tables=faulty_tables(
@@ -195,6 +198,21 @@ def _of_stream(
             config.tables_of(source.name),
         ),
     )
+
+
+def _of_source(
+    config: ConnectorConfig, stream: StreamConfig, on_event: OnEvent
+) -> tuple[SourceTopicAudit, ...]:
+    """The audit of the topics of a bridge (SRC-7)."""
+    if stream.source is None:
+        return ()
+    from connector.kafka.bridge.audit import audit_source
+
+    try:
+        return audit_source(config, stream)
+    except TopicError as error:
+        on_event(warning("TOPIC_UNREADABLE", str(error), stream=stream.name))
+        return ()
 
 
 def faulty_tables(warehouse: str, tables: Iterable[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from connector.config.settings import find_stream
 from connector.errors import BrokerError, DeliveryError
-from connector.errors.settings import setting_missing
+from connector.errors.settings import source_missing
 from connector.services.events import OnEvent, info, log_event, warning
 
 if TYPE_CHECKING:
@@ -63,12 +63,7 @@ def run_bridge(
 
     of_stream = find_stream(config, stream)
     if of_stream.source is None:
-        section = f"streams.{of_stream.name}.source"
-        raise setting_missing(
-            f"The section [{section}]",
-            "the topics that the bridge reads",
-            f"Add [{section}] with format and topics",
-        )
+        raise source_missing(of_stream.name)
     counts, stop = BridgeCounts(), stop or threading.Event()
     where, pause_s, has_started = f"the bridge of stream {of_stream.name}", _FIRST_PAUSE_S, False
 

@@ -48,6 +48,7 @@ from connector.records.views import Json
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.letter_effects import Effects
 from connector.services.load_config import who
+from connector.services.source_letters import SourceLetters
 from connector.services.wait import wait_for_replays
 from connector.services.warehouses import warehouse_of
 from connector.state.pace import RateLimit, check_rate
@@ -127,7 +128,8 @@ class DeadLetters:
         check_note("by", self._by)
         self.topic = self._stream.topic
         self.group = None if group is None else check_group(group)
-        self.schemas = Schemas(_RegistrySchemas(config.registry))
+        self._registry = _RegistrySchemas(config.registry)
+        self.schemas = Schemas(self._registry)
 
     def ledger(self) -> Ledger:
         """Read the ledger: the history of each letter that something was done about."""
@@ -428,6 +430,9 @@ class DeadLetters:
         return ReplayTarget(
             *(target.topic, target.kafka_partitions, target.max_message_bytes),
             *(validated, tables, self.group),
+            SourceLetters(
+                *(self._config, self._stream, facts.kafka_partitions), self._registry
+            ).change,
         )
 
     @cached_property

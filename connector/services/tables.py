@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from connector import warehouse as paths
 from connector.clock import now_us
-from connector.config.settings import find_table
+from connector.config.settings import find_stream, find_table
 from connector.dead_letters.ledger import LetterState
 from connector.errors import ConnectorError, argument_invalid
+from connector.errors.settings import source_missing
 from connector.records.model import MAX_LONG
 from connector.services.events import OnEvent, log_event, warning
 from connector.services.load_config import who
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from connector.config.settings import ConnectorConfig
+    from connector.sources.columns import SourceTable
     from connector.spark.apply.rebuild import Rebuilt
 
 
@@ -216,3 +218,24 @@ def _rebuild(
     follow_cores(session)
     with watching(session):
         return repeating(once, f"table {name}", lambda text: on_event(warning("REPEATED", text)))
+
+
+def tables_of_topic(config: ConnectorConfig, stream: str, topic: str) -> list[SourceTable]:
+    """Return the tables that the newest records of a topic show, with their columns (SRC-5).
+
+    Args:
+        config: The stream has a source, whose format the records have.
+        stream: The name of the stream.
+        topic: The name of the topic.
+
+    Raises:
+        ConfigError: There is no such stream, or it has no source.
+        TopicError: There is no such topic.
+        BrokerError: Kafka or the registry does not answer.
+    """
+    from connector.kafka.bridge.checks import tables_in
+
+    source = find_stream(config, stream).source
+    if source is None:
+        raise source_missing(stream)
+    return tables_in(config, source, topic)

@@ -72,7 +72,8 @@ def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
     for stream in config.streams.values():
         if is_usable:
             yield from _guarded(_progress(config, stream))
-        yield from _changelog(stream, has_tables=bool(config.tables_of(stream.name)))
+        follows = stream.source is not None and stream.source.follows_tables
+        yield from _changelog(stream, has_tables=follows or bool(config.tables_of(stream.name)))
     yield from _guarded(_registry(config))
     for stream in config.streams.values():
         try:

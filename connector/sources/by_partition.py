@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from connector.records.model import MAX_LONG
 from connector.sources.model import (
     End,
     Event,
@@ -142,10 +143,19 @@ class ByPartition:
         return not self._is_begun or self._now >= self._asked_at + ASK_EVERY_US
 
     def ends(self, offsets: Mapping[TopicPartition, int]) -> None:
-        for partition, end in offsets.items():
-            lane = self._lanes.get(partition) or self._begin(partition, 0)
-            if lane.next >= end and not lane.entries and lane.clock < self._now:
-                lane.clock, self._has_claim = self._now, True
+        for partition in offsets:
+            if partition not in self._lanes:
+                self._begin(partition, 0)
+        idle = {
+            partition
+            for partition, lane in self._lanes.items()
+            if lane.next >= offsets.get(partition, MAX_LONG) and not lane.entries
+        }
+        # Until each partition has released something or was read to its end, nothing is reached.
+        if all(lane.clock or partition in idle for partition, lane in self._lanes.items()):
+            for partition in idle:
+                if self._lanes[partition].clock < self._now:
+                    self._lanes[partition].clock, self._has_claim = self._now, True
         self._is_begun, self._asked_at = True, self._now
 
     @property

@@ -28,10 +28,12 @@ Three things need the end offsets of all partitions, as they are when it begins 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Final
 
+from connector.records.model import MAX_LONG
 from connector.sources.model import (
     Commit,
     End,
@@ -72,6 +74,7 @@ class ByTransaction:
         position: SourcePosition | None = None,
         *,
         max_clock_skew_s: int,
+        reads: Callable[[str], bool] = lambda table: True,
         most_records: int = MOST_RECORDS,
         most_bytes: int = MOST_BYTES,
     ) -> None:
@@ -81,16 +84,18 @@ class ByTransaction:
             transactions: The transaction topic. It has one Kafka partition.
             position: The position of a resume token. None: there was no bridge before.
             max_clock_skew_s: A commit time that is more than half of it ahead waits.
+            reads: Whether the topic of a table is read. Events of other tables do not count.
             most_records: The length at which the queue of a partition is full.
             most_bytes: The size of its values at which it is full.
         """
         at = position or SourcePosition(starts={})
-        self._end_partition = transactions, 0
+        self._end_partition, self._reads = (transactions, 0), reads
         self._limits, self._skew_us = (most_records, most_bytes), max_clock_skew_s * 500_000
         starts = by_partition(at.starts)
         self._end_next = starts.pop(self._end_partition, 0)
         self._queues = {p: PartitionQueue(p, start) for p, start in starts.items()}
         self._topics = {topic for topic, _ in starts}
+        self._tables = dict[str, str]()
         self._grown = set[str]()
         self._grown_to = {topic: by_partition({topic: ends}) for topic, ends in at.grown_to.items()}
         self._end_records = deque[tuple[ForeignRecord, End | Poison]]()
@@ -102,7 +107,7 @@ class ByTransaction:
         self._passed = {(topic, k) for topic, joined in at.joined.items() for k in joined.passed}
         self._unfilled = {name: Arrived(seen) for name, seen in at.unfilled.items()}
         self._is_first = not at.recent
-        self._is_truncated = self._is_first and any(starts.values())
+        self._is_truncated = at.is_truncated
         self._lost_before, self._skipped = at.lost_before, ""
         self._part_time = self._now = 0
         self._offsets: Mapping[TopicPartition, int] = {}
@@ -192,18 +197,21 @@ class ByTransaction:
         if not arrived.take(event.commit.sequence):
             return False
         arrived.queued[partition] += 1
+        arrived.tables[event.table] += 1
         if isinstance(event, Skipped):
             arrived.skipped += 1
-        else:
-            arrived.tables[event.table] += 1
-            if isinstance(event, TruncatedTable):
-                arrived.truncated.add(partition[0])
+        elif isinstance(event, TruncatedTable):
+            arrived.truncated.add(partition[0])
+        if partition[0] not in self._tables and event.table:
+            self._tables[partition[0]] = event.table
         return True
 
     def read_to(self, partition: TopicPartition, offset: int) -> None:
-        if partition != self._end_partition:
-            queue = self._queues.get(partition) or self._begin(partition, offset)
-            queue.next = max(queue.next, offset)
+        if partition == self._end_partition:
+            self._end_next = max(self._end_next, offset)
+            return
+        queue = self._queues.get(partition) or self._begin(partition, offset)
+        queue.next = max(queue.next, offset)
 
     # What is released
 
@@ -220,8 +228,9 @@ class ByTransaction:
                 yield Released(record, event, self._time + 1, record.offset, 0)
                 self._end_records.popleft()
                 continue
+            event = self._expected(event)
             arrived = self._arrived.get(event.commit.transaction) or Arrived()
-            time = max(self._time + 2, least_time(record, event.commit))
+            time = self._next_time(record, event.commit)
             self._waiting = self._reason_to_wait(record, event, arrived, time - now)
             is_whole = self._waiting is None
             if self._waiting is not None and self._waiting.reason == "events":
@@ -236,6 +245,18 @@ class ByTransaction:
                 return
             self._finish(event, arrived, time)
 
+    def _expected(self, end: End) -> End:
+        """Return an end without the events of tables whose topics are not read."""
+        if not end.counts:
+            return end
+        read = self._tables.values()
+        counts = {t: n for t, n in end.counts.items() if self._reads(t) or t in read}
+        return End(end.commit, sum(counts.values()), counts)
+
+    def _next_time(self, record: ForeignRecord, commit: Commit) -> int:
+        """Return the commit timestamp of the next transaction. A slot before it stays free."""
+        return max(self._time + 2, least_time(record, commit))
+
     def _released_alone(self) -> Iterator[Released]:
         """Release the events at the head of each partition that wait for no transaction.
 
@@ -246,17 +267,26 @@ class ByTransaction:
                 yield from self._take_alone(queue)
 
     def _is_alone(self, queue: PartitionQueue) -> bool:
+        """Return whether the event at the head belongs to no transaction that will be released.
+
+        Poison belongs to none if all transactions before the event behind it are released.
+        """
         entry = queue.entries[0]
+        if entry.transaction == UNKNOWN:
+            behind = next((e for e in queue.entries if e.transaction != UNKNOWN), None)
+            if behind is None:
+                self._wants_ends = True
+                is_all_read = self._end_next >= self._offsets.get(self._end_partition, MAX_LONG)
+                is_old = entry.record.timestamp + POISON_WAITS_US < self._now
+                return is_old and is_all_read and not self._end_records
+            entry = behind
+            if entry.transaction != ALONE:
+                return False
         if entry.transaction == ALONE:
             if not isinstance(entry.event, Row) or not entry.event.is_incremental:
                 return True
             after = entry.event.commit.after
             return after <= self._end or after < self._next_end()
-        if entry.transaction == UNKNOWN:
-            behind = next((e for e in queue.entries if e.transaction != UNKNOWN), None)
-            if behind is not None:
-                return behind.transaction == ALONE
-            return not self._end_records and entry.record.timestamp + POISON_WAITS_US < self._now
         return self._is_without_end(entry, self._next_end() if self._is_first else self._end)
 
     def _next_end(self) -> LogPosition:
@@ -388,8 +418,12 @@ class ByTransaction:
         self._arrived.setdefault(transaction, arrived)
         is_lost, poison = record.offset < self._lost_before, self._unread_poison(transaction)
         if (is_lost or poison) and self._has_asked(record) and self._has_read_all(transaction):
-            for queue, index in poison[: event.count - arrived.count]:
-                self._assign(queue, index, event.commit, arrived)
+            for queue, index in poison:
+                table = self._tables.get(queue.partition[0], "")
+                expected = event.counts.get(table, 0) if event.counts and table else event.count
+                if arrived.count < event.count and arrived.tables[table] < expected:
+                    self._assign(queue, index, event.commit, arrived)
+                    arrived.tables[table] += 1
             if is_lost:
                 self._skipped = transaction
         if arrived.count < event.count and self._skipped != transaction:
@@ -400,7 +434,9 @@ class ByTransaction:
         return True
 
     def _unread_poison(self, transaction: str) -> list[tuple[PartitionQueue, int]]:
-        """Return the poison that can be of the transaction: no event of a later one precedes it."""
+        """Return the poison that can be of the transaction, the oldest first: no event of a later
+        transaction precedes it.
+        """
         found = []
         for queue in self._queues.values():
             for index, entry in enumerate(queue.entries):
@@ -408,7 +444,7 @@ class ByTransaction:
                     found.append((queue, index))
                 elif entry.transaction not in (ALONE, transaction):
                     break
-        return found
+        return sorted(found, key=lambda at: at[0].entries[at[1]].record.timestamp)
 
     def _assign(self, queue: PartitionQueue, index: int, commit: Commit, arrived: Arrived) -> None:
         entry = queue.entries[index]
@@ -472,6 +508,7 @@ class ByTransaction:
                 {p: end for ends in self._grown_to.values() for p, end in ends.items()}
             ),
             lost_before=self._lost_before,
+            is_truncated=self._is_truncated,
             unfilled={
                 name: seen
                 for name, seen in unfilled.items()
@@ -517,3 +554,15 @@ class ByTransaction:
             return False
         self._skipped = transaction
         return True
+
+
+def reads_table(transactions: str, topics: Collection[str]) -> Callable[[str], bool]:
+    """Return whether the topic of a table is one of `topics`, which may have `*` and `?`.
+
+    Debezium's topic of `public.customers` is `dbz.public.customers` if the transaction topic is
+    `dbz.transaction`. If topics have other names, all tables count as read.
+    """
+    prefix = transactions.removesuffix("transaction")
+    if not all(topic.startswith(prefix) for topic in topics):
+        return lambda table: True
+    return lambda table: any(fnmatchcase(f"{prefix}{table}", topic) for topic in topics)

@@ -47,8 +47,8 @@ class Changes:
 
     Args:
         definition_of: Returns the definition of a table of the source, or None.
-        on_truncate: What becomes of a truncated table.
-        on_missing_value: What becomes of a row that lacks a value.
+        on_truncate: The effect of a truncation.
+        on_missing_value: The effect of a value that is in no event.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Changes:
             return event
         if isinstance(event, TruncatedTable):
             if self._on_truncate is OnTruncate.STOP:
-                raise source_table_truncated(event.table, place(released.record))
+                raise source_table_truncated(event.table, location_of(released.record))
             return Truncate(
                 STREAM_PARTITION,
                 event.table,
@@ -84,7 +84,7 @@ class Changes:
             )
         missing = ", ".join(event.missing)
         if missing and self._on_missing_value is OnMissingValue.STOP:
-            raise source_value_missing(event.table, missing, place(released.record))
+            raise source_value_missing(event.table, missing, location_of(released.record))
         if missing and self._on_missing_value is OnMissingValue.LETTER:
             return Poison("MISSING_VALUE", _missing(missing), event.commit, event.table)
         definition = self._definition_of(event.table)
@@ -103,10 +103,13 @@ class Changes:
 def headers(released: Released) -> Headers:
     """Return the Kafka headers of a change: the foreign record, and the position in the log."""
     position = released.event.commit.log_position
-    return [(RECORD_HEADER, place(released.record).encode()), (POSITION_HEADER, position.encode())]
+    return [
+        (RECORD_HEADER, location_of(released.record).encode()),
+        (POSITION_HEADER, position.encode()),
+    ]
 
 
-def place(record: ForeignRecord) -> str:
+def location_of(record: ForeignRecord) -> str:
     """Return where a foreign record is: topic, Kafka partition and offset."""
     return f"{record.topic}/{record.kafka_partition}/{record.offset}"
 

@@ -122,7 +122,7 @@ class SourceTable:
         )
 
     def column(self, field: str, type_: ValueType) -> SourceColumn | None:
-        """Return the column of a field with this type. None: there is none."""
+        """Return the column of a field with this type, or None."""
         for column in self.columns:
             if column.field == field and (column.is_guess or column.type == type_):
                 return column

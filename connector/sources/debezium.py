@@ -68,7 +68,6 @@ HEARTBEAT_TOPIC: Final = "__debezium-heartbeat."
 class _Source(Struct):
     """Where an event is from."""
 
-    connector: str = ""
     db: str | None = None
     schema: str | None = None
     table: str | None = None
@@ -228,6 +227,8 @@ class DebeziumDecoder:
             whole=not is_partial,
             missing=() if is_partial else tuple(absent),
             is_snapshot=op == "r",
+            is_incremental=envelope.source is not None
+            and envelope.source.snapshot == "incremental",
         )
 
     def _take_placeholders(self, values: Mapping[str, Any], cells: Cells, plan: Plan) -> list[str]:
@@ -267,7 +268,7 @@ class DebeziumDecoder:
 
 
 class _Position(NamedTuple):
-    """What the id of a transaction says: its first part, which is the same in each event, the
+    """The parts of the id of a transaction: its first part, which is the same in each event, the
     position that its events begin with, its end, and its text.
     """
 
@@ -300,11 +301,11 @@ def lsn_text(lsn: int) -> str:
 
 def _commit(envelope: _Envelope, source: _Source) -> Commit:
     time = _micros(source.ts_us, source.ts_ms)
-    after: LogPosition = ()
+    # Rows of incremental snapshots have a sequence, and no position of their own.
+    first = None if source.sequence is None else _first_lsn(source.sequence)
+    after: LogPosition = () if first is None else (int(first[1]),)
     if source.lsn is not None:
         text = lsn_text(source.lsn)
-        if source.sequence is not None and (first := _first_lsn(source.sequence)):
-            after = (int(first[1]),)
     else:
         text = source.gtid or (f"{source.file}:{source.pos}" if source.file else "")
     transaction = envelope.transaction
@@ -332,18 +333,18 @@ _salvage_time = re.compile(rb'"ts_us":([0-9]{1,18})').search
 
 
 def _salvaged(value: bytes) -> Commit:
-    """What damaged JSON says of its commit. A quote within a text is escaped, so no text of a row
-    looks like this.
+    """The commit in damaged JSON, as far as it can be read. A quote within a text is escaped, so no
+    text of a row looks like this.
     """
-    found = _salvage_transaction(value)
-    if found is None:
+    transaction = _salvage_transaction(value)
+    if transaction is None:
         return Commit()
-    position = _position(found[1].decode("utf-8", "replace"))
+    position = _position(transaction[1].decode("utf-8", "replace"))
     sequence, time = _salvage_sequence(value), _salvage_time(value)
     return Commit(
         time=int(time[1]) if time else 0,
         transaction=position.transaction,
-        sequence=int(found[2]),
+        sequence=int(transaction[2]),
         after=(int(sequence[1]),) if sequence else position.begin,
     )
 

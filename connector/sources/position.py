@@ -40,7 +40,8 @@ class SourcePosition:
     - `joined` are topics that came later. `grown_to` has the end offsets of topics that have got
       another Kafka partition, as they were then.
     - `lost_before` is an offset of the transaction topic: transactions that end before it may lack
-      events that Kafka had deleted before the first start.
+      events that Kafka had deleted before the first start. `is_truncated`: there are such events,
+      and no transaction was released yet.
     - `unfilled` are finished transactions that lacked events, with one bit for each sequence that
       was released, in numbered pieces.
     """
@@ -55,6 +56,7 @@ class SourcePosition:
     joined: Mapping[str, JoinedTopic] = field(default_factory=dict)
     grown_to: ByTopic[int] = field(default_factory=dict)
     lost_before: int = 0
+    is_truncated: bool = False
     unfilled: Mapping[str, Mapping[int, bytes]] = field(default_factory=dict)
 
     def token(self) -> bytes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -62,7 +62,7 @@ class Schema:
 
 
 class Fields(NamedTuple):
-    """The fields of a key or a row, not read yet, and their schema. None: there is none."""
+    """The fields of a key or a row, not read yet, and their schema, or None."""
 
     values: Mapping[str, Any]
     schema: Schema | None
@@ -207,7 +207,7 @@ class AvroFormat:
     """Avro in Confluent's framing.
 
     Args:
-        schema_of: Returns the schema of an id. What it raises is not caught.
+        schema_of: Returns the schema of an id. Its errors are not caught.
     """
 
     def __init__(self, schema_of: SchemaOf) -> None:
@@ -319,15 +319,22 @@ def _read(read: Any, value: bytes) -> Any:
 def _readers(avro: AvroType, shape: type[Struct]) -> dict[str, Any]:
     """The readers of the fields of an event that a shape has. Rows keep their texts as bytes."""
     readers = {}
+    hints = get_type_hints(shape)
     for name in shape.__struct_fields__:
         part = avro.part(name)
-        if part is not None:
-            readers[name] = part.rows() if name == "after" else part.read
+        if part is None:
+            continue
+        kinds = (hints[name], *get_args(hints[name]))
+        inner = next((k for k in kinds if isinstance(k, type) and issubclass(k, Struct)), None)
+        if name == "after":
+            readers[name] = part.rows()
+        else:
+            readers[name] = part.read if inner is None else part.reader(_readers(part, inner))
     return readers
 
 
 def detail_of(error: BaseException) -> str:
-    """Return what `UNREADABLE` says, in words."""
+    """Return the text of an error of `UNREADABLE`."""
     if isinstance(error, DamagedError):
         path = ".".join(reversed(error.path))
         return f"byte {error.offset}{f' in {path}' if path else ''}: {error.what}"

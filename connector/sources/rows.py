@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     - `targets` has those of the other fields.
     - `others` names, for a cell, the cells of its field that have another type.
     - `has_schema`: the columns follow from a schema.
-    - `known` has the fields that have a column.
+    - `with_column` has the fields that have a column.
     """
 
     key: Targets
@@ -33,7 +33,7 @@ class Plan(NamedTuple):
     targets: Targets
     others: Mapping[str, tuple[str, ...]]
     has_schema: bool
-    known: set[str]
+    with_column: set[str]
 
 
 class RowReader:
@@ -64,15 +64,15 @@ class RowReader:
             schema: The schema of the record, or None.
             row: The field of the schema that is the row. Empty: the schema is that of the row.
         """
-        place = (table, key.schema, schema, tuple(key.values))
-        plan = self._plans.get(place)
+        cache_key = (table, key.schema, schema, tuple(key.values))
+        plan = self._plans.get(cache_key)
         if plan is None:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
             declared = None if schema is None else schema.field
             if declared is not None and row:
                 declared = declared.part(row)
-            plan = self._plans[place] = self._made(table, key, declared)
+            plan = self._plans[cache_key] = self._made(table, key, declared)
         return plan
 
     def key(self, key: Fields, plan: Plan) -> dict[str, object]:
@@ -93,13 +93,13 @@ class RowReader:
     def cells(self, table: str, values: Mapping[str, Any], key: Fields, plan: Plan) -> Cells:
         """Return the cells of the fields of a row. New fields without a schema become columns."""
         cells = self.format.cells(values, plan.targets)
-        if not plan.has_schema and not plan.known.issuperset(cells):
-            new = [field for field in cells if field not in plan.known]
+        if not plan.has_schema and not plan.with_column.issuperset(cells):
+            new = [field for field in cells if field not in plan.with_column]
             shown = [self.format.shown(field, values[field]) for field in new]
-            found = [field for field in shown if field is not None]
-            plan.known.update(field.field for field in found)
-            if found:
-                self.tables.meet(table, self._shown_key(key), found)
+            guesses = [guess for guess in shown if guess is not None]
+            plan.with_column.update(guess.field for guess in guesses)
+            if guesses:
+                self.tables.meet(table, self._shown_key(key), guesses)
         return cells
 
     def _made(self, table: str, key: Fields, row: Field | None) -> Plan:
@@ -116,8 +116,8 @@ class RowReader:
         )
         targets.update(dict.fromkeys(key.values))
         key_targets, key_types = self._key_targets(table, made, key)
-        known = {column.field for column in made.columns} | {*key.values}
-        return Plan(key_targets, key_types, targets, _others(made), row is not None, known)
+        with_column = {column.field for column in made.columns} | {*key.values}
+        return Plan(key_targets, key_types, targets, _others(made), row is not None, with_column)
 
     def _targets(self, table: str, made: SourceTable, fields: Any) -> Targets:
         targets = Targets()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from connector.records.avro_decoder import (
@@ -41,7 +41,7 @@ class Field(NamedTuple):
       `bytes`, `array`, `map` or `struct`. A union of several types of Avro is `union`.
     - `logical` is the name of the logical type, for example `io.debezium.time.Date`, or empty.
     - `parts` has the fields of a struct, or the element of an array.
-    - `default` is the default in the source. None: there is none.
+    - `default` is the default in the source. None: it has no default.
     """
 
     name: str
@@ -98,8 +98,8 @@ class AvroType(NamedTuple):
     def part(self, name: str) -> AvroType | None:
         """Return the type of a field of the record. A record in a union counts, too."""
         for part in self.parts:
-            if self.is_union and (found := part.part(name)) is not None:
-                return found
+            if self.is_union and (inner := part.part(name)) is not None:
+                return inner
             if not self.is_union and part.field.name == name:
                 return part
         return None
@@ -107,7 +107,7 @@ class AvroType(NamedTuple):
     def reader(self, readers: Mapping[str, Reader]) -> Reader:
         """Return a reader of a record that reads only these fields, each with its reader."""
         if self.is_union:
-            return union_reader([branch.reader(readers) for branch in self.parts])
+            return _union_reader(self.parts, [branch.reader(readers) for branch in self.parts])
         if self.field.base != "struct":
             return self.read
         return record_reader(
@@ -125,7 +125,7 @@ class AvroType(NamedTuple):
     def rows(self) -> Reader:
         """Return a reader of a record whose texts are read as bytes."""
         if self.is_union:
-            return union_reader([branch.rows() for branch in self.parts])
+            return _union_reader(self.parts, [branch.rows() for branch in self.parts])
         return self.reader({part.field.name: part.read_raw for part in self.parts})
 
 
@@ -179,9 +179,9 @@ class _AvroCompiler:
         values = [branch.field for branch in branches if branch.field.base != "null"]
         return AvroType(
             values[0] if len(values) == 1 else Field(name, "union"),
-            union_reader([branch.read for branch in branches]),
-            union_reader([branch.read_raw for branch in branches]),
-            union_reader([branch.skip for branch in branches]),
+            _union_reader(branches, [branch.read for branch in branches]),
+            _union_reader(branches, [branch.read_raw for branch in branches]),
+            _union_reader(branches, [branch.skip for branch in branches]),
             has_bytes=True,
             parts=branches,
             is_union=True,
@@ -247,6 +247,22 @@ class _AvroCompiler:
             any(part.has_bytes for part in parts),
             tuple(parts),
         )
+
+
+def _union_reader(branches: Sequence[AvroType], readers: Sequence[Reader]) -> Reader:
+    """A reader of a union. That of NULL and one type is the most frequent, and has a quick way."""
+    read = union_reader([*readers])
+    if [branch.field.base == "null" for branch in branches] != [True, False]:
+        return read
+    read_value = readers[1]
+
+    def read_optional(data: bytes, start: int) -> tuple[Any, int]:
+        branch = data[start : start + 1]
+        if branch == b"\x02":
+            return read_value(data, start + 1)
+        return (None, start + 1) if branch == b"\x00" else read(data, start)
+
+    return read_optional
 
 
 def _float_reader(layout: str) -> Reader:

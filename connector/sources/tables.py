@@ -12,7 +12,7 @@ from connector.tables.values import DataType
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTable:
-    """What the configuration says about a table of the source.
+    """The settings of a table of the source that a decoder needs.
 
     - `key` has the types of the key columns by name.
     - `bytes_fields` names the fields that are BYTES: without a schema, their text is base64.
@@ -22,7 +22,7 @@ class DeclaredTable:
     bytes_fields: frozenset[str]
 
     @classmethod
-    def of(cls, definition: TableDefinition) -> DeclaredTable:
+    def from_definition(cls, definition: TableDefinition) -> DeclaredTable:
         key = {part.name: part.type for part in definition.key.parts}
         names = [name for name, type_ in key.items() if type_ is DataType.BYTES]
         for column in definition.columns:
@@ -52,7 +52,9 @@ class KnownTables:
         only_declared: bool = False,
     ) -> None:
         self.tables = {table.source: table for table in tables}
-        self.declared = {definition.source: DeclaredTable.of(definition) for definition in declared}
+        self.declared = {
+            definition.source: DeclaredTable.from_definition(definition) for definition in declared
+        }
         self._only_declared = only_declared
         self._news: dict[str, Merged] = {}
 

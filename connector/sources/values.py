@@ -368,7 +368,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "struct": Kind(DataType.JSON, None, _json_text),
     "map": Kind(DataType.JSON, None, _json_text),
     "array": Kind(DataType.JSON, None, _json_text),
-    "union": Kind(DataType.JSON, None, _json_text),
+    "union": Kind(DataType.STRING, None, natural_text),
 }
 """The kinds of types without a logical type."""
 

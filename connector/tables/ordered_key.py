@@ -85,6 +85,8 @@ def read_part(type_: DataType, piece: bytes) -> object | Unreadable:
 
 def write_part(type_: DataType, value: object) -> bytes:
     """Write a value. Raises `InvalidChangeError` if the type does not have it."""
+    if type_ is DataType.INT64 and type(value) is int and INT64_MIN <= value <= INT64_MAX:
+        return write_number(value)  # the most frequent one, which the general way gives, too
     written = write_value(type_, Encoding.TEXT, value)
     return write_number(_TO_NUMBER[type_](value)) if type_ in NUMBER_RANGE else written
 

@@ -196,7 +196,7 @@ def test_the_types_of_the_columns_of_postgresql() -> None:
     }
 
 
-def test_a_column_with_a_default_and_a_changed_type_are_told() -> None:
+def test_a_column_with_a_default_and_a_changed_type_are_news() -> None:
     """SRC-5: `ALTER TABLE` while it runs."""
     for name in ("json-schema", "avro"):
         tables = KnownTables()

@@ -44,6 +44,7 @@ class ForeignTopics:
         )
         self.tables: dict[str, dict[int, dict[str, Any]]] = {}
         self._transactions, self._lsn = 0, 1000
+        self._last: list[tuple[str, str, str]] = []
 
     def create(self, name: str, kafka_partitions: int = 1, **settings: str) -> str:
         topic = f"{self.prefix}.{name}"
@@ -91,7 +92,8 @@ class ForeignTopics:
             transaction = {"id": f"{number}:{before + order}", "total_order": order}
             event = {"op": op, "before": None, "after": rows_of.get(id_), "source": source}
             value = json.dumps({**event, "transaction": transaction})
-            self.send(f"{self.prefix}.{name}", value, key=json.dumps({"id": id_}))
+            self._last = [(f"{self.prefix}.{name}", value, json.dumps({"id": id_}))]
+            self.send(*self._last[0][:2], key=self._last[0][2])
         if ends:
             self.end(number, counts)
         return str(number)
@@ -106,7 +108,13 @@ class ForeignTopics:
             "data_collections": collections,
             "ts_ms": (START_US + number * 1_000_000) // 1000,
         }
-        self.send(f"{self.prefix}.transaction", json.dumps(end))
+        self._last.append((f"{self.prefix}.transaction", json.dumps(end), "end"))
+        self.send(*self._last[-1][:2], key="end")
+
+    def repeat_last(self) -> None:
+        """Write the last event and the last end again, as Debezium does after a restart."""
+        for topic, value, key in self._last:
+            self.send(topic, value, key=key)
 
     def snapshot(self, table: str, rows: Sequence[Row]) -> None:
         """Write rows of the initial snapshot."""

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,18 +17,28 @@ from confluent_kafka.admin import AdminClient
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, SourceConfig, StreamConfig
 from connector.config.source_tables import FollowedTable
-from connector.kafka import read_letters, topics
+from connector.dead_letters.filter import LetterFilter
+from connector.dead_letters.ledger import LetterState
+from connector.dead_letters.repair import Step
+from connector.dead_letters.replay import Verdict
+from connector.errors import TopicError
+from connector.kafka import LocalBroker, client, read_letters, topics
 from connector.kafka.bridge import reader, session
+from connector.kafka.bridge.audit import audit_source
 from connector.kafka.client import records_between
 from connector.kafka.tables import source_tables
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import MAX_INT, DataChange, Heartbeat, Record, SetCell
-from connector.services import load_config, run_bridge, status
+from connector.records.rejection import Reason
+from connector.services import DeadLetters, load_config, run_bridge, status
 from connector.services.events import Event
+from connector.services.tables import tables_of_topic
 from connector.services.validate_source import source_findings
 from connector.sources import by_transaction
+from connector.sources.debezium import PLACEHOLDER
+from connector.sources.define import toml_of
 from connector.sources.model import SourceFormat
-from tests.broker import NewTopic
+from tests.broker import NewTopic, jar_store
 from tests.documents import ROOT
 from tests.integration.bridge_process import STEPS
 from tests.integration.foreign_topics import START_US, ForeignTopics, foreign_topics, until
@@ -84,8 +95,13 @@ def records(config: ConnectorConfig) -> list[Record]:
 
 
 def changes(config: ConnectorConfig) -> list[DataChange]:
+    """The changes in the order of the source, without the claims of the producer."""
     return sorted(
-        (record for record in records(config) if isinstance(record, DataChange)),
+        (
+            replace(record, estimated_low_watermark=0)
+            for record in records(config)
+            if isinstance(record, DataChange)
+        ),
         key=lambda change: (change.commit_timestamp, change.tie_breaker),
     )
 
@@ -125,8 +141,19 @@ def test_transactions_of_a_source_become_changes(
     assert run_bridge(config, "shop", once=True).changes == 1
 
 
+FIRST_STEPS = ("publish tables", "send", "reached")
+
+
+@pytest.mark.parametrize(
+    "steps", [FIRST_STEPS, pytest.param(STEPS.keys() - set(FIRST_STEPS), marks=pytest.mark.long)]
+)
 def test_a_bridge_that_is_killed_anywhere_publishes_the_same_changes(
-    source: ForeignTopics, config: ConnectorConfig, new_topic: NewTopic, tmp_path: Path, seed: int
+    steps: Collection[str],
+    source: ForeignTopics,
+    config: ConnectorConfig,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    seed: int,
 ) -> None:
     """resumable, nothing_lost, nothing_invented: killed after any kind of step, and run again,
     it publishes what a bridge publishes that was never killed. SRC-1.
@@ -144,7 +171,7 @@ def test_a_bridge_that_is_killed_anywhere_publishes_the_same_changes(
     assert run(tmp_path, "never", 1) == 0
     expected = {change_of(change): change for change in changes(config)}
 
-    for step in STEPS:
+    for step in sorted(steps):
         folder = tmp_path / step
         other = config_of(source, new_topic(kafka_partitions=3).topic, folder)
         assert run(folder, step, 1) == -signal.SIGKILL, step
@@ -201,6 +228,34 @@ def test_a_record_that_cannot_be_read_is_a_letter_with_its_bytes(
     assert (letter.position.topic, letter.position.offset) == (topic, 0)
 
 
+def test_a_letter_of_a_bridge_is_repaired_and_replayed_at_its_place(
+    source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """SRC-6, replay_is_safe: the change has the time of its transaction, and its count. A bridge
+    that reads the record again writes no second letter.
+    """
+    source.commit(("a", 1, {"n": "1"}), ("a", 2, {"n": "2"}))
+    run_bridge(config, once=True)
+    letters = DeadLetters(config, "shop", on_event=lambda event: None)
+    assert not list(letters.list(None))
+    source.commit(("a", 3, {"n": PLACEHOLDER}), ("a", 4, {"n": "4"}))
+    counts = run_bridge(config, once=True)
+    assert (counts.changes, counts.letters) == (1, 1)
+    ((letter, status),) = letters.list(None)
+    assert (letter.reason, status.state) == (Reason.UNREADABLE_SOURCE, LetterState.OPEN)
+    other = changes(config)[-1]
+    assert letters.replay(LetterFilter(), why="again").verdicts == {Verdict.REFUSE: 1}
+    steps = [Step.parse('set record.after.n="3"')]
+    assert letters.replay(LetterFilter(), why="mended", steps=steps).verdicts == {Verdict.REPLAY: 1}
+    replayed = next(change for change in changes(config) if cells(change).get("n") == "3")
+    assert replayed.commit_timestamp == other.commit_timestamp
+    assert replayed.transaction is not None
+    assert other.transaction is not None
+    assert replayed.transaction.server_transaction_id == other.transaction.server_transaction_id
+    assert replayed.transaction.number_of_records_in_transaction == 2
+    assert letters.replay(LetterFilter(), why="again", steps=steps).verdicts == {}
+
+
 def test_the_tables_of_a_source_are_published_and_keep_their_names(
     source: ForeignTopics, config: ConnectorConfig
 ) -> None:
@@ -220,6 +275,59 @@ def test_the_tables_of_a_source_are_published_and_keep_their_names(
     assert second["public.b"] == first["public.b"]
     columns = FollowedTable.from_value(second["public.a"]).section["columns"]
     assert [column["name"] for column in columns] == ["n", "added"]
+
+
+def test_every_record_of_a_source_is_accounted_for(
+    source: ForeignTopics, config: ConnectorConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SRC-7, nothing_lost: a change, a mark, a letter, or left out by a rule; and a change that is
+    missing is noticed.
+    """
+    monkeypatch.setattr(by_transaction, "POISON_WAITS_US", 0)
+    a, b = (f"{source.prefix}.public.{table}" for table in "ab")
+    source.commit(("a", 1, {"n": "1"}), ("b", 1, {"m": 1}))
+    source.send(b, None, key='{"id": 1}')
+    source.repeat_last()
+    source.commit(("beat", 1, {"at": "x"}))
+    source.send(a, "{no json", kafka_partition=1)
+    run_bridge(config, once=True)
+    shop = config.streams["shop"]
+    topics_of = {
+        audit.topic.removeprefix(f"{source.prefix}."): audit for audit in audit_source(config, shop)
+    }
+    shown = {
+        name: (t.changes, t.marks, t.letters, dict(t.left_out)) for name, t in topics_of.items()
+    }
+    assert shown == {
+        "public.a": (1, 0, 1, {}),
+        "public.b": (1, 0, 0, {"TOMBSTONE": 1, "REPETITION": 1}),
+        "public.beat": (0, 0, 0, {"HEARTBEAT": 1}),
+        "transaction": (0, 3, 0, {}),
+    }
+    assert sum(t.records for t in topics_of.values()) == 9
+    assert not any(t.missing or t.unverified for t in topics_of.values())
+
+    # A bridge that loses a change: its header names another record.
+    monkeypatch.setattr(session, "headers", lambda _: [("connector.source", b"other/0/0")])
+    source.commit(("a", 5, {"n": "5"}))
+    run_bridge(config, once=True)
+    (of_a,) = [audit for audit in audit_source(config, shop) if audit.topic == a]
+    assert of_a.missing == 1
+    assert of_a.examples[0].startswith(f"{a}/")
+
+
+def test_a_topic_shows_the_definitions_of_its_tables(
+    source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """SRC-5: `connector table define --from TOPIC`."""
+    source.commit(("a", 1, {"n": "1"}), ("a", 2, {"n": "2", "flag": True}))
+    (table,) = tables_of_topic(config, "shop", f"{source.prefix}.public.a")
+    section = tomllib.loads(toml_of(table, "shop"))["tables"]["a"]
+    assert (section["stream"], section["source"]) == ("shop", "public.a")
+    assert section["key"]["columns"] == [{"name": "id", "type": "INT64"}]
+    assert [column["name"] for column in section["columns"]] == ["n", "flag"]
+    with pytest.raises(TopicError, match="There is no topic"):
+        tables_of_topic(config, "shop", "no.such.topic")
 
 
 def test_validate_names_what_is_wrong_with_a_source(
@@ -285,6 +393,38 @@ def test_a_running_bridge_takes_new_topics_and_stops(
         stop.set()
         run.join()
     assert counts == [11]
+
+
+@pytest.mark.systems
+def test_a_bridge_survives_the_loss_of_the_broker(tmp_path: Path) -> None:
+    """SRC-8, nothing_lost: it begins again at its position when Kafka is back."""
+    with LocalBroker.start(tmp_path / "broker", jar_store()) as broker:
+        settings = {"message.timeout.ms": "3000", "fetch.wait.max.ms": "10"}
+        kafka = KafkaConfig(broker.bootstrap_servers, settings)
+        made = ForeignTopics(kafka, client.admin(kafka))
+        for name in ("public.a", "public.b", "transaction"):
+            made.create(name)
+        topics.create_topic(kafka, "shop", kafka_partitions=2)
+        config = replace(config_of(made, "shop", tmp_path), kafka=kafka)
+        made.commit(("a", 1, {"n": "1"}), ("b", 1, {"m": 1}))
+        stop, events = threading.Event(), list[Event]()
+        thread = threading.Thread(
+            target=lambda: run_bridge(config, stop=stop, on_event=events.append)
+        )
+        thread.start()
+        try:
+            until(lambda: len(changes(config)) == 2)
+            broker.kill()
+            until(lambda: "BRIDGE_RETRIES" in {event.code for event in events}, 120)
+            broker.restart()
+            made.commit(("a", 2, {"n": "2"}), ("b", 1, None))
+            until(lambda: len({change_of(change) for change in changes(config)}) == 4, 120)
+        finally:
+            print([event.text[:200] for event in events])
+            stop.set()
+            thread.join()
+        sent_changes = changes(config)
+        assert len({change_of(change) for change in sent_changes}) == 4
 
 
 def run(folder: Path, step: str, count: int) -> int:

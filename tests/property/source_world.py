@@ -1,15 +1,15 @@
 """A database, Debezium and Kafka, for tests of sequencers.
 
 A `Database` runs transactions and keeps the state after each. `Debezium` writes its events into
-topics: initial and incremental snapshots, ends, heartbeats, partial rows. It dies, loses what was in
-flight, and sends again. Topics get Kafka partitions while it runs. The events are those that a
+topics: initial and incremental snapshots, ends, heartbeats, partial rows. It dies, loses what was
+in flight, and sends again. Topics get Kafka partitions while it runs. The events are those that a
 decoder returns, so no format is involved.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -30,7 +30,7 @@ TABLES = ("a", "b", "c")
 BEAT, KEYLESS = "beat", "log"
 KEYS = range(4)
 START = 1_700_000_000_000_000
-State = Mapping[str, Mapping[int, Mapping[str, bytes]]]
+State = Mapping[str, Mapping[Hashable, Mapping[str, bytes]]]
 """The columns of each row, by table and key."""
 
 
@@ -115,16 +115,16 @@ class Database:
         for _ in range(random.choice((0, 1, 1, 2, 3, 5))):
             events += self._write(random.choice(TABLES), commit)
         if random.random() < 0.2:
-            events.append(Emit(f"t.{BEAT}", 1, Skipped("HEARTBEAT", commit(BEAT))))
+            events.append(Emit(f"t.{BEAT}", 1, Skipped("HEARTBEAT", commit(BEAT), BEAT)))
         if random.random() < 0.1:
-            events.append(Emit(f"t.{KEYLESS}", None, Skipped("NO_KEY", commit(KEYLESS))))
+            events.append(Emit(f"t.{KEYLESS}", None, Skipped("NO_KEY", commit(KEYLESS), KEYLESS)))
         self._lsn += 10
         end = Commit(time=self._clock, transaction=identity, after=(self._lsn,))
         events.append(Emit(ENDS, None, End(end, counts.total(), dict(counts))))
         self.emits += events
         self._keep_state()
 
-    def _write(self, table: str, commit) -> Iterator[Emit]:  # noqa: ANN001
+    def _write(self, table: str, commit: Callable[[str], Commit]) -> Iterator[Emit]:
         random, rows, topic = self._random, self._tables[table], f"t.{table}"
         key, what = random.choice(KEYS), random.random()
 
@@ -265,7 +265,7 @@ def make(random: Random, steps: int, *, deaths: int = 0, added: int = 0) -> tupl
 
 
 def poison(topics: Topics, random: Random, *, is_readable: bool) -> dict[tuple[str, int, int], Row]:
-    """Make some rows unreadable, and return them by their place. `is_readable`: not their commit."""
+    """Make some rows unreadable, also their commit or not, and return them by their place."""
     spoiled = {}
     for partition, records in topics.records.items():
         for index, (record, event) in enumerate(records):

@@ -1,247 +1,258 @@
-"""The decoders of a source, whatever the bytes (SRC-3, SRC-4, SRC-6)."""
+"""Laws of the sequencers, in a world of a database, Debezium and a bridge that all die (SRC-2)."""
 
 from __future__ import annotations
 
-import json
-from decimal import Context, Decimal
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from connector.sources.changes import Changes
-from connector.sources.columns import Shown, SourceTable, merged
-from connector.sources.debezium import DebeziumDecoder
+from connector.sources.by_partition import ByPartition
+from connector.sources.by_transaction import ByTransaction
 from connector.sources.model import (
-    Decoder,
+    Commit,
     End,
     Event,
     ForeignRecord,
     Poison,
-    Released,
     Row,
     Skipped,
     TruncatedTable,
 )
-from connector.sources.records import AvroFormat, JsonFormat
-from connector.sources.tables import KnownTables
-from connector.sources.upsert import UpsertDecoder
-from connector.sources.values import clock_text, day_text, decimal_text
-from connector.tables.nested import type_of
-from connector.tables.values import DataType, Encoding, read_value
-from tests.examples import examples
-from tests.foreign_records import TIME, Typed, Writer, decimal, number, raw, text, to_json
-from tests.recorded_topics import recording
+from connector.sources.position import SourcePosition
+from tests.examples import tries
+from tests.property.source_bridge import Bridge, key_text, states_by_time, without_empty
+from tests.property.source_world import ENDS, Database, Topics, make, poison
 
-RECORDED = {name: recording(name) for name in ("json", "json-schema", "avro")}
-texts = st.text(st.characters(exclude_categories=["Cs"]))
-numbers = st.floats(allow_nan=False, allow_infinity=False)
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | numbers | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=8,
-)
+MakeOne = Callable[..., ByTransaction]
 
 
-def decoders(name: str) -> list[tuple[Decoder, KnownTables]]:
-    read = AvroFormat(RECORDED["avro"].registry.get) if name == "avro" else JsonFormat()
-    tables = KnownTables(), KnownTables()
-    debezium = DebeziumDecoder(read, tables[0], transactions="t", heartbeats="public.beat")
-    return [(debezium, tables[0]), (UpsertDecoder(read, tables[1]), tables[1])]
+def by_transaction(kind: MakeOne, most_records: int) -> Callable[..., ByTransaction]:
+    def made(position: SourcePosition | None) -> ByTransaction:
+        return kind(ENDS, position, max_clock_skew_s=600, most_records=most_records)
+
+    return made
 
 
-def check(record: ForeignRecord, event: Event, tables: KnownTables) -> None:
-    """The event is one of the contract, and becomes a change or poison."""
-    assert isinstance(event, Row | TruncatedTable | End | Skipped | Poison)
-    assert all(isinstance(part, int) for part in event.commit.after)
-    if isinstance(event, Row | TruncatedTable | Poison):
-        definition = tables.tables.get(event.table)
-        maker = Changes(lambda _: None if definition is None else definition.definition("t", "s"))
-        maker.change(Released(record, event, TIME, 0, 0))
-    for table in tables.tables.values():
-        assert SourceTable.from_section(json.loads(json.dumps(table.section()))) == table
+def check_cuts(database: Database, bridge: Bridge) -> None:
+    """Every prefix by commit timestamp up to a claim is a state that the source had, in their
+    order, and the end is the newest one (`cut_is_consistent`).
+    """
+    known = [without_empty(state) for state in database.states]
+    states = states_by_time(bridge.sent)
+    at = 0
+    for time, state in sorted(states.items()):
+        if time > bridge.reached[-1] + 1:
+            break
+        shown = without_empty(state)
+        while at < len(known) and known[at] != shown:
+            at += 1
+        assert at < len(known), f"the state at {time} is none of the source's, or an earlier one"
+    assert known[-1] == (without_empty(states[max(states)]) if states else {}), "the end"
 
 
-@pytest.mark.parametrize("name", RECORDED)
-@given(data=st.data())
-@examples(1_000)
-def test_any_bytes_are_an_event(name: str, data: st.DataObject) -> None:
-    """SRC-6, poison_is_contained: recorded records with other bytes in them, or any bytes."""
-    recorded = data.draw(st.sampled_from(RECORDED[name].records))
+def check_times(bridge: Bridge) -> None:
+    """Each event of a transaction has one order, and each transaction one time (`resumable`)."""
+    orders = dict[tuple[str, int], tuple[int, int]]()
+    times = dict[str, int]()
+    for released in bridge.sent:
+        commit = released.event.commit
+        if commit.transaction and released.count:
+            order = released.commit_timestamp, released.tie_breaker
+            assert orders.setdefault((commit.transaction, commit.sequence), order) == order
+            time = released.commit_timestamp
+            assert times.setdefault(commit.transaction, time) == time
+    assert len(set(times.values())) == len(times), "two transactions have one time"
 
-    def damaged(given: bytes | None) -> bytes | None:
-        match data.draw(st.integers(0, 5)):
-            case 0:
-                return data.draw(st.none() | st.binary(max_size=40))
-            case 1 if given:
-                at = data.draw(st.integers(0, len(given) - 1))
-                return given[:at] + data.draw(st.binary(max_size=3)) + given[at + 1 :]
-            case 2 if given:
-                return given[: data.draw(st.integers(0, len(given)))]
-        return given
 
-    topic = data.draw(st.sampled_from(["t", recorded.topic]))
-    record = recorded._replace(
-        topic=topic, key=damaged(recorded.key), value=damaged(recorded.value)
+def check_counts(bridge: Bridge) -> None:
+    """What is declared is what was sent, with all that was skipped left out (ING-2)."""
+    declared, sent = dict[str, int](), dict[str, set[int]]()
+    for released in bridge.sent:
+        commit = released.event.commit
+        if released.count:
+            declared[commit.transaction] = max(released.count, declared.get(commit.transaction, 0))
+            sent.setdefault(commit.transaction, set()).add(commit.sequence)
+    assert {name: len(sequences) for name, sequences in sent.items()} == declared
+
+
+def world(random: Random) -> tuple[Database, Topics]:
+    return make(
+        random, random.randrange(5, 40), deaths=random.randrange(3), added=random.randrange(3)
     )
-    for decoder, tables in decoders(name):
-        check(record, decoder.decode(record), tables)
 
 
-@given(key=values, value=values, field=st.sampled_from(["op", "after", "source", "transaction"]))
-@examples(1_000)
-def test_any_json_is_an_event(key: Any, value: Any, field: str) -> None:
-    """SRC-6, poison_is_contained."""
-    envelope = {
-        "op": "c",
-        "after": value,
-        "source": {"table": "t", "schema": "public"},
-        field: value,
-    }
-    for payload in (value, envelope, {"schema": value, "payload": envelope}):
-        record = ForeignRecord("x", 0, 1, TIME, to_json(key), to_json(payload))
-        for decoder, tables in decoders("json"):
-            check(record, decoder.decode(record), tables)
+def run(random: Random, kind: MakeOne = ByTransaction) -> tuple[Database, Bridge]:
+    database, topics = world(random)
+    most = random.choice((2, 3, 10, 1000))
+    bridge = Bridge(topics, by_transaction(kind, most), random)
+    bridge.run(random.randrange(4))
+    return database, bridge
 
 
-@given(schema=values)
-@examples(500)
-def test_any_schema_is_read_or_named(schema: Any) -> None:
-    """SRC-6: a schema of the registry may be anything."""
-    decoder = UpsertDecoder(AvroFormat(lambda _: json.dumps(schema)), KnownTables())
-    event = decoder.decode(ForeignRecord("x", 0, 1, TIME, b"k", b"\x00\x00\x00\x00\x01\x02\x02a"))
-    assert isinstance(event, Poison | Row)
+def check(database: Database, bridge: Bridge) -> None:
+    check_cuts(database, bridge)
+    check_times(bridge)
+    check_counts(bridge)
 
 
-@given(after=st.dictionaries(texts, values, max_size=5))
-@examples(500)
-def test_json_without_a_schema_loses_nothing(after: dict[str, Any]) -> None:
-    """SRC-4, nothing_lost, nothing_invented: each field is a cell with its text."""
-    event = UpsertDecoder(JsonFormat(), KnownTables()).decode(
-        ForeignRecord("x", 0, 1, TIME, b"k", to_json(after))
-    )
-    after.pop("\x00row", None)
-    assert isinstance(event, Row)
-    assert event.cells.keys() - {"key"} == after.keys() - {"key"}
-    for name, cell in event.cells.items():
-        value = after[name]
-        if isinstance(value, str) or value is None:
-            assert cell == (None if value is None else value.encode())
-        else:
-            assert cell is not None
-            assert json.loads(cell) == value
+def test_prefixes_are_states_of_the_source_whatever_dies(seed: int) -> None:
+    """SRC-2, `cut_is_consistent`, `resumable`, `newest_wins`: partitions are read in any order,
+    get more, and repeat records. Debezium and the bridge die.
+    """
+    for number in tries(4000, 120):
+        database, bridge = run(Random(f"{seed} {number}"))
+        try:
+            check(database, bridge)
+        except AssertionError as error:
+            raise AssertionError(f"{seed} {number}: {error}") from error
 
 
-DAY_US = 86_400_000_000
-fields = st.one_of(
-    st.tuples(st.integers(-(2**63), 2**63 - 1).map(lambda v: number("f", v)), st.just("INT64")),
-    st.tuples(texts.map(lambda v: text("f", v)), st.just("STRING")),
-    st.tuples(st.binary(max_size=20).map(lambda v: raw("f", v)), st.just("BYTES")),
-    st.tuples(
-        st.booleans().map(lambda v: Typed("f", {"type": "boolean"}, "boolean", v)), st.just("BOOL")
-    ),
-    st.tuples(
-        st.floats(allow_nan=False, allow_infinity=False).map(
-            lambda v: Typed("f", {"type": "double"}, "double", v)
-        ),
-        st.just("FLOAT64"),
-    ),
-    st.tuples(
-        st.integers(-(10**38) + 1, 10**38 - 1).map(lambda v: decimal("f", v, 38, 9)),
-        st.just("NUMERIC"),
-    ),
-    st.tuples(
-        st.integers(-719_162, 2_932_896).map(lambda v: number("f", v, "io.debezium.time.Date", 32)),
-        st.just("DATE"),
-    ),
-    st.tuples(
-        st.integers(-719_162 * DAY_US, 2_932_897 * DAY_US - 1).map(
-            lambda v: number("f", v, "io.debezium.time.MicroTimestamp")
-        ),
-        st.just("DATETIME"),
-    ),
-)
+def test_the_order_of_reading_changes_no_commit_timestamp(seed: int) -> None:
+    """SRC-2, `resumable`: two bridges give a transaction the same time, if they began alike."""
+    for number in tries(500, 20):
+        random = Random(f"{seed} {number}")
+        database, topics = world(random)
+        times = list[dict[str, int]]()
+        for _ in range(2):
+            bridge = Bridge(topics, by_transaction(ByTransaction, 5), random)
+            bridge.run(random.randrange(3))
+            check(database, bridge)
+            began = bridge.reached[0] if bridge.reached else 0
+            found = {r.event.commit.transaction: r.commit_timestamp for r in bridge.sent if r.count}
+            times.append({"began": began, **found})
+        if times[0]["began"] == times[1]["began"]:
+            assert times[0] == times[1], number
 
 
-@given(given_field=fields, format_=st.sampled_from(["json with schema", "avro"]))
-@examples(2_000)
-def test_a_value_comes_back(given_field: tuple[Typed, str], format_: str) -> None:
-    """SRC-5, nothing_lost, nothing_invented: value → cell → value of the column's type."""
-    field, type_ = given_field
-    writer = Writer(format_, [number("id", 7)], [number("id", 7), field])
-    read = AvroFormat(writer.registry.schema_of) if format_ == "avro" else JsonFormat()
-    tables = KnownTables()
-    event = DebeziumDecoder(read, tables).decode(writer.event("c"))
-    assert isinstance(event, Row), event
-    (column,) = tables.tables["public.customers"].columns
-    assert column.type == type_of(type_)
-    cell = event.cells["f"]
-    if field.json == "__debezium_unavailable_value":
-        return
-    assert cell is not None
-    value: Any = read_value(column.type, Encoding.TEXT, cell)
-    if column.type is DataType.DATE:
-        value = value.toordinal() - 719_163
-    if column.type is DataType.NUMERIC:
-        value = int(value.scaleb(9, _EXACT)).to_bytes(17, "big", signed=True)
-        expected = int.from_bytes(field.raw, "big", signed=True).to_bytes(17, "big", signed=True)
-        assert value == expected
-    else:
-        assert value == field.avro_value
+class WithoutCount(ByTransaction):
+    """Releases a transaction as soon as its end is read."""
+
+    def _fill(self, *_: object) -> bool:
+        return True
 
 
-_EXACT = Context(prec=60)
+class StandingClock(ByTransaction):
+    """Gives transactions their commit times, which are neither unique nor in order."""
+
+    def _next_time(self, record: ForeignRecord, commit: Commit) -> int:
+        return max(self._time, commit.time)
 
 
-@given(unscaled=st.integers(), scale=st.integers(-30, 60))
-@examples(500)
-def test_a_decimal_is_its_text(unscaled: int, scale: int) -> None:
-    """SRC-5: without zeros at its ends."""
-    written = decimal_text(unscaled, scale).decode()
-    assert Decimal(written) == Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -scale))
-    assert written == "0" or not written.startswith(("0", "-0")) or "." in written
+class ByTopic(ByTransaction):
+    """Releases events in the order in which they are read."""
+
+    def add(self, record: ForeignRecord, event: Event) -> None:
+        if not isinstance(event, Skipped | End):
+            commit = replace(event.commit, transaction="")
+            event = replace(event, commit=commit)
+        super().add(record, event)
 
 
-@given(days=st.integers(-(2**40), 2**40))
-@examples(500)
-def test_days_are_in_order(days: int) -> None:
-    """SRC-5: each day has a text of its own, also beyond the years of a DATE."""
-    today, tomorrow = day_text(days), day_text(days + 1)
-    assert today != tomorrow
-    assert day_text(days + 146_097)[-5:] == today[-5:]
+@pytest.mark.parametrize("kind", [WithoutCount, StandingClock, ByTopic])
+def test_a_wrong_order_is_noticed(kind: type[ByTransaction], seed: int) -> None:
+    """SRC-2: the checks can fail."""
+    for number in range(60):
+        random = Random(f"{seed} {number}")
+        try:
+            check(*run(random, kind))
+        except AssertionError:
+            return
+    pytest.fail("no check has failed")
 
 
-@given(micros=st.integers(-(2**63), 2**63))
-@examples(500)
-def test_clocks_are_read_back(micros: int) -> None:
-    written = clock_text(micros)
-    hours, minutes, seconds = written.lstrip("-").split(":")
-    total = (int(hours) * 60 + int(minutes)) * 60_000_000 + int(seconds.replace(".", ""))
-    assert total == abs(micros)
-    assert written.startswith("-") is (micros < 0)
+def replay(bridge: Bridge, rows: Mapping[tuple[object, ...], Row]) -> None:
+    """Put the rows of poison in its place, with the times that were assigned."""
+    for index, released in enumerate(bridge.sent):
+        if isinstance(released.event, Poison):
+            row = rows[released.record[:3]]
+            order = row.commit.sequence if released.count else released.tie_breaker
+            bridge.sent[index] = replace(released, event=row, tie_breaker=order)
 
 
-@given(
-    st.lists(
-        st.lists(st.tuples(texts, st.sampled_from(["INT64", "STRING", "DATE"])), max_size=6),
-        max_size=6,
-    )
-)
-@examples(500)
-def test_a_field_and_a_type_have_one_column_for_ever(steps: list[list[tuple[str, str]]]) -> None:
-    """SRC-5, resumable: whatever comes later, and after a restart from the section."""
-    table: SourceTable | None = None
-    cells: dict[tuple[str, str], str] = {}
-    for step in steps:
-        shown = [Shown(field, type_of(type_)) for field, type_ in dict(step).items()]
-        table = merged(table, "t", [Shown("id", DataType.INT64)], shown).table
-        for each in shown:
-            column = table.column(each.field, each.type)
-            if column is not None:
-                assert cells.setdefault((each.field, str(each.type)), column.cell) == column.cell
-        assert len(set(cells.values())) == len(cells)
-        names = {column.name.lower() for column in table.columns}
-        assert len(names) == len(table.columns)
-        assert SourceTable.from_section(table.section()) == table
-        table.definition("t", "s")
+def test_poison_takes_its_turn(seed: int) -> None:
+    """SRC-6, `poison_is_contained`: rows that cannot be read are released with the times that they
+    would have. If they are replayed, all prefixes are states of the source.
+    """
+    for number in tries(1000, 40):
+        random = Random(f"{seed} {number}")
+        is_readable = random.random() < 0.5
+        # A copy that Debezium sends again cannot be told from another event.
+        database, topics = make(random, 25, deaths=2 * is_readable, added=1)
+        rows = poison(topics, random, is_readable=is_readable)
+        bridge = Bridge(topics, by_transaction(ByTransaction, 1000), random, skips=not is_readable)
+        bridge.run(random.randrange(3))
+        replay(bridge, rows)
+        states = states_by_time(bridge.sent)
+        assert without_empty(states[max(states)]) == without_empty(database.states[-1]), number
+        if is_readable:
+            check(database, bridge)
+
+
+def test_a_transaction_that_lacks_events_waits_for_an_operator(seed: int) -> None:
+    """SRC-2, `nothing_lost`: an event never comes. What comes later than a skipped transaction is
+    released, and the bridge says what it waits for.
+    """
+    for number in tries(300, 15):
+        random = Random(f"{seed} {number}")
+        _, topics = make(random, 20)
+        lost = [
+            (partition, index)
+            for partition, records in topics.records.items()
+            for index, (_, event) in enumerate(records)
+            if isinstance(event, Row) and event.commit.transaction
+        ]
+        if not lost:
+            continue
+        partition, index = random.choice(lost)
+        record, event = topics.records[partition][index]
+        topics.records[partition][index] = record, Skipped("LOST")
+        waiting = Bridge(topics, by_transaction(ByTransaction, 1000), random)
+        waiting.run(1)
+        assert all(r.event.commit.transaction != event.commit.transaction for r in waiting.sent)
+        bridge = Bridge(topics, by_transaction(ByTransaction, 1000), random, skips=True)
+        bridge.run(2)
+        assert bridge.skipped
+        sent = {(r.record.partition, r.record.offset) for r in bridge.sent}
+        for other, records in topics.records.items():
+            for record, kept in records:
+                is_sent = isinstance(kept, Row | TruncatedTable)
+                assert ((other, record.offset) in sent) == is_sent, (number, other, record.offset)
+
+
+def test_a_partition_is_an_order_without_a_transaction_topic(seed: int) -> None:
+    """SRC-4, `newest_wins`, `resumable`: in each partition, times rise, and are the same after each
+    death. The newest event of each key wins.
+    """
+    for number in tries(1000, 40):
+        random = Random(f"{seed} {number}")
+        _, topics = make(random, random.randrange(3, 30))
+        del topics.records[ENDS, 0], topics.visible_after[ENDS, 0], topics.created_at[ENDS, 0]
+        for records in topics.records.values():
+            records[:] = [
+                (record, Skipped("T") if isinstance(event, TruncatedTable) else event)
+                for record, event in records
+            ]
+
+        def made(position: SourcePosition | None) -> ByPartition:
+            return ByPartition(position, max_clock_skew_s=600)
+
+        bridge = Bridge(topics, made, random)
+        bridge.run(random.randrange(4))
+        times = dict[tuple[object, ...], int]()
+        for released in bridge.sent:
+            time = times.setdefault(released.record[:3], released.commit_timestamp)
+            assert time == released.commit_timestamp, number
+        for partition, records in topics.records.items():
+            ordered = [times[record[:3]] for record, event in records if isinstance(event, Row)]
+            assert ordered == sorted(set(ordered)), (number, partition)
+        newest = dict[tuple[str, str], Row]()
+        for partition in sorted(topics.records):
+            for _, event in topics.records[partition]:
+                if isinstance(event, Row):
+                    newest[event.table, key_text(event)] = event
+        states = states_by_time(bridge.sent)
+        shown = states[max(states)] if states else {}
+        for (table, key), event in newest.items():
+            assert (key in shown.get(table, {})) == (not event.deleted), number

@@ -10,20 +10,27 @@ from connector.kafka import client, topics
 from connector.kafka.bridge.reader import EARLIEST, LATEST, described, offsets_of, topics_of
 from connector.kafka.bridge.session import decoder_of
 from connector.kafka.client import records_between
-from connector.sources.changes import place
+from connector.sources.changes import location_of
 from connector.sources.model import ForeignRecord, Poison
 from connector.sources.tables import KnownTables
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from confluent_kafka.admin import AdminClient
+
     from connector.config.settings import ConnectorConfig, SourceConfig
+    from connector.sources.columns import SourceTable
 
 MOST_TOPICS: Final = 20
 """So many topics are looked at."""
+RECORDS_OF_EACH: Final = 200
+"""So many newest records of each Kafka partition show the columns of tables."""
 
 
 @dataclass(slots=True)
 class SourceCheck:
-    """What the topics of a source look like.
+    """The findings about the topics of a source.
 
     - `topics` are their names, and `compacted` those that are compacted.
     - `ends` is the number of Kafka partitions of the topic of transactions. 0: it does not exist.
@@ -50,22 +57,41 @@ def check_source(config: ConnectorConfig, source: SourceConfig) -> SourceCheck:
     with ExitStack() as stack:
         decoder = decoder_of(source, config.registry, KnownTables(), stack)
         for name in names[:MOST_TOPICS]:
-            facts = topics.describe(kafka, name, admin)
-            if "compact" in facts.cleanup_policy:
+            if "compact" in topics.describe(kafka, name, admin).cleanup_policy:
                 check.compacted.append(name)
-            partitions = [(name, number) for number in range(counts[name][1])]
-            ends = offsets_of(admin, kafka, LATEST, partitions)
-            first = offsets_of(admin, kafka, EARLIEST, partitions)
-            filled = {number: end for (_, number), end in ends.items() if end > first[name, number]}
-            ranges = {number: (end - 1, end) for number, end in list(filled.items())[:1]}
-            for read in records_between(kafka, name, facts.topic_id, ranges):
-                at = read.position
-                record = ForeignRecord(
-                    *(name, at.kafka_partition, at.offset, read.record_timestamp),
-                    *(read.key, read.value),
-                )
+            for record in newest_records(config, admin, name, 1):
                 check.newest += 1
                 event = decoder.decode(record)
                 if isinstance(event, Poison):
-                    check.unreadable.append(f"{place(record)}: {event.detail}")
+                    check.unreadable.append(f"{location_of(record)}: {event.detail}")
+                break
     return check
+
+
+def tables_in(config: ConnectorConfig, source: SourceConfig, topic: str) -> list[SourceTable]:
+    """Return the tables that the newest records of a topic show. Raises `TopicError` if there is no
+    such topic, and `BrokerError`.
+    """
+    admin, known = client.admin(config.kafka), KnownTables()
+    topics.describe(config.kafka, topic, admin)
+    with ExitStack() as stack:
+        decoder = decoder_of(source, config.registry, known, stack)
+        for record in newest_records(config, admin, topic, RECORDS_OF_EACH):
+            decoder.decode(record)
+    return list(known.tables.values())
+
+
+def newest_records(
+    config: ConnectorConfig, admin: AdminClient, topic: str, count: int
+) -> Iterator[ForeignRecord]:
+    """Yield the records at so many newest offsets of each Kafka partition of a topic."""
+    (topic_id, kafka_partitions) = described(admin, config.kafka, [topic])[topic]
+    partitions = [(topic, number) for number in range(kafka_partitions)]
+    ends = offsets_of(admin, config.kafka, LATEST, partitions)
+    first = offsets_of(admin, config.kafka, EARLIEST, partitions)
+    ranges = {at[1]: (max(first[at], end - count), end) for at, end in ends.items()}
+    for read in records_between(config.kafka, topic, topic_id, ranges):
+        at = read.position
+        yield ForeignRecord(
+            *(topic, at.kafka_partition, at.offset, read.record_timestamp), read.key, read.value
+        )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from connector.clock import now_us
-from connector.dead_letters.envelope import DeadLetter
+from connector.dead_letters.source_letters import AssignedOrder, bridge_letter
 from connector.errors import ConnectorError, InvalidChangeError, TopicError
 from connector.errors.kafka import record_unreadable
 from connector.kafka import topics
@@ -26,10 +26,10 @@ from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.model import Heartbeat, Rule
-from connector.records.rejection import Position, Reason
+from connector.records.rejection import Position
 from connector.reports.bridge_status import text_of_waiting
 from connector.sources.by_partition import ByPartition
-from connector.sources.by_transaction import ByTransaction
+from connector.sources.by_transaction import ByTransaction, reads_table
 from connector.sources.changes import STREAM_PARTITION, Changes, headers
 from connector.sources.debezium import DebeziumDecoder
 from connector.sources.model import Poison, Row, Skipped
@@ -37,6 +37,7 @@ from connector.sources.position import SourcePosition
 from connector.sources.records import AvroFormat, JsonFormat
 from connector.sources.upsert import UpsertDecoder
 from connector.stored import to_stored
+from connector.validation import KafkaRecord
 
 if TYPE_CHECKING:
     from connector.config.settings import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         SourceConfig,
         StreamConfig,
     )
+    from connector.dead_letters.envelope import DeadLetter
     from connector.sources.model import (
         Decoder,
         ForeignRecord,
@@ -62,6 +64,8 @@ WAITING_S: Final = 10.0
 _POLL_S: Final = 0.1
 _IDLE_S: Final = 3.0
 _CLOSE_S: Final = 5.0
+_FLUSH_S: Final = 30.0
+"""How long the bridge waits for acknowledgements, before it begins again at its position."""
 
 
 @dataclass(slots=True)
@@ -187,18 +191,19 @@ class BridgeSession:
         return is_any
 
     def _letter(self, released: Released, poison: Poison) -> DeadLetter:
-        record = released.record
-        topic_id = self._reader.topic_ids[record.topic]
-        return DeadLetter(
-            position=Position(record.topic, topic_id, record.kafka_partition, record.offset),
-            key=record.key,
-            value=record.value,
-            headers=(),
-            reason=Reason.UNDECODABLE,
-            rule=poison.rule,
-            detail=poison.detail,
-            first_failed_at=now_us(),
-            record_timestamp=record.timestamp,
+        record, event = released.record, released.event
+        at = record.topic, self._reader.topic_ids[record.topic]
+        order = AssignedOrder(
+            *(released.commit_timestamp, released.tie_breaker, released.count),
+            event.commit.transaction if released.count else "",
+        )
+        return bridge_letter(
+            KafkaRecord(
+                Position(*at, record.kafka_partition, record.offset),
+                *(record.timestamp, record.key, record.value, tuple(headers(released))),
+            ),
+            *(poison.rule, poison.detail, order),
+            now=now_us(),
         )
 
     def _checkpoint(self, now: float) -> None:
@@ -208,14 +213,14 @@ class BridgeSession:
             self._publisher.publish(self._letters)
             self._counts.letters += len(self._letters)
             self._letters = []
-        self._producer.flush()
+        self._producer.flush(_FLUSH_S)
         reached = self._sequencer.reached
         if not reached:
             return
         token = self._sequencer.token(self._reader.topic_ids)
         self._producer.reached(STREAM_PARTITION, reached, token)
         if self._sequencer.has_claim:
-            self._producer.flush()
+            self._producer.flush(_FLUSH_S)
             self._sequencer.claim_acknowledged()
         self._report_waiting(now, Heartbeat(STREAM_PARTITION, reached, token))
 
@@ -255,7 +260,10 @@ class BridgeSession:
     def _sequencer_of(self, position: SourcePosition | None) -> Sequencer:
         skew_s = self._stream.limits.max_clock_skew_s
         if self._source.transactions:
-            return ByTransaction(self._source.transactions, position, max_clock_skew_s=skew_s)
+            reads = reads_table(self._source.transactions, self._source.topics)
+            return ByTransaction(
+                self._source.transactions, position, max_clock_skew_s=skew_s, reads=reads
+            )
         return ByPartition(position, max_clock_skew_s=skew_s)
 
     def _close_producer(self) -> None:
@@ -280,17 +288,24 @@ class BridgeSession:
         positions, starts = self._reader.positions, self._sequencer.starts
         if any(positions.get(partition, end) < end for partition, end in ends.items()):
             return False
-        return is_idle or all(starts.get(p, positions[p]) >= e for p, e in ends.items())
+        return is_idle or all(starts.get(p, positions.get(p, e)) >= e for p, e in ends.items())
 
 
 def decoder_of(
     source: SourceConfig, registry: RegistryConfig | None, tables: KnownTables, stack: ExitStack
 ) -> Decoder:
     """Return the decoder of a source. Its client of the registry is closed with `stack`."""
-    records: JsonFormat | AvroFormat = JsonFormat()
-    if source.format.is_avro:
-        assert registry is not None, "the configuration needs a registry for Avro"
-        records = AvroFormat(stack.enter_context(RegistryClient(registry)).schema)
+    if not source.format.is_avro:
+        return decoder_with(source, None, tables)
+    assert registry is not None, "the configuration needs a registry for Avro"
+    return decoder_with(source, stack.enter_context(RegistryClient(registry)).schema, tables)
+
+
+def decoder_with(
+    source: SourceConfig, schema_of: Callable[[int], str | None] | None, tables: KnownTables
+) -> Decoder:
+    """Return the decoder of a source. `schema_of` reads a schema of the registry, for Avro."""
+    records = JsonFormat() if schema_of is None else AvroFormat(schema_of)
     if not source.format.is_debezium:
         return UpsertDecoder(records, tables)
     return DebeziumDecoder(

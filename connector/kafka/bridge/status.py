@@ -33,7 +33,7 @@ _LEAST_S: Final = 2.0
 """Over less time, a rate says nothing."""
 
 
-class _Reported(NamedTuple):
+class Reported(NamedTuple):
     """A heartbeat of a bridge: its time, when it arrived (µs), and what the bridge waits for."""
 
     timestamp: int
@@ -55,7 +55,7 @@ def bridge_status(
     )
     try:
         admin = client.admin(config.kafka, timeout_s)
-        reported = _reported(config, stream, admin)
+        reported = reported_positions(config, stream, admin)
         lag = _lag(config, source, admin, reported[-1].starts if reported else {})
     except (BrokerError, TopicError):
         return status
@@ -79,8 +79,10 @@ def bridge_status(
     )
 
 
-def _reported(config: ConnectorConfig, stream: StreamConfig, admin: AdminClient) -> list[_Reported]:
-    """The newest heartbeats of the bridge in the first Kafka partition, in their order."""
+def reported_positions(
+    config: ConnectorConfig, stream: StreamConfig, admin: AdminClient
+) -> list[Reported]:
+    """Return the newest heartbeats of a bridge, in order. Raises `TopicError` and `BrokerError`."""
     kafka, facts = config.kafka, topics.describe(config.kafka, stream.topic, admin)
     first = topics.beginning_offsets(kafka, facts)
     ends = {0: topics.end_offsets(kafka, facts)[0]}
@@ -94,7 +96,7 @@ def _reported(config: ConnectorConfig, stream: StreamConfig, admin: AdminClient)
 
 def _heartbeats(
     decoder: Decoder, kafka_partitions: int, records: Iterator[KafkaRecord]
-) -> Iterator[_Reported]:
+) -> Iterator[Reported]:
     for source in records:
         verdict = decoder.decode(source, kafka_partitions)
         record = None if isinstance(verdict, Rejection) else verdict.record
@@ -106,7 +108,7 @@ def _heartbeats(
             waiting = from_text(Waiting, header.decode()) if header else None
         except ValueError:
             continue
-        yield _Reported(record.timestamp, source.record_timestamp, starts, waiting)
+        yield Reported(record.timestamp, source.record_timestamp, starts, waiting)
 
 
 def _lag(

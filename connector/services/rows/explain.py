@@ -43,6 +43,7 @@ from connector.services.rows.versions import (
     is_applied,
 )
 from connector.services.warehouses import warehouse_of
+from connector.sources.changes import POSITION_HEADER, RECORD_HEADER
 from connector.state.damage import reading
 from connector.state.stream_progress import Progress
 from connector.stored import from_stored
@@ -82,6 +83,9 @@ class RowChange:
     - `is_applied`: the newest version of the table contains it.
     - `dead_letter` is the id of its table letter. None: the table can hold it.
     - `blocked_by` is the id of the dead letter that it waits for.
+    - `source_record` is the record of a foreign topic that a bridge made it of, as topic, Kafka
+      partition and offset, and `source_position` its position in the log of the source. None: no
+      bridge sent it (SRC-7).
     """
 
     change: Hidden[DataChange]
@@ -96,6 +100,8 @@ class RowChange:
     is_applied: bool
     dead_letter: str | None
     blocked_by: str | None
+    source_record: str | None = None
+    source_position: str | None = None
 
     @property
     def _content(self) -> Annotated[Json, Mark.SHOWN, Mark.FLAT]:
@@ -344,6 +350,7 @@ def _change(
     change, position, arrival = logged.change, logged.position, logged.arrival
     blocked_by = None if letter is not None else blocking(states.table_state, logged)
     topic_id, name = arrival.position.topic_id, states.definition.name
+    headers = {name: value.decode(errors="replace") for name, value in logged.headers if value}
     return RowChange(
         change=change,
         order=_order(states.definition, change, position),
@@ -357,6 +364,8 @@ def _change(
         is_applied=letter is None and is_applied(states.table_state, logged),
         dead_letter=None if letter is None else letter.id,
         blocked_by=None if blocked_by is None else blocked_by.letter_id(topic_id, name),
+        source_record=headers.get(RECORD_HEADER),
+        source_position=headers.get(POSITION_HEADER),
     )
 
 

@@ -69,7 +69,7 @@ def test_the_reasons_are_a_closed_list() -> None:
         "TOO_LATE",
         "TOO_LARGE",
     ]
-    outside = ["REJECTED", "RETRIES_EXHAUSTED", "CONSUMER_FAILED"]
+    outside = ["REJECTED", "RETRIES_EXHAUSTED", "CONSUMER_FAILED", "UNREADABLE_SOURCE"]
     assert list(Reason) == [*decoding, *judging, *tables, *outside]
 
 

@@ -186,6 +186,7 @@ def test_a_report_is_stable() -> None:
         "incomplete_transactions": [],
         "write_streams": [],
         "faulty_tables": {},
+        "source_topics": [],
         "verdict": "failed",
         "to_batch": 3,
         "kafka_partitions": [

@@ -72,7 +72,7 @@ def bench(request: pytest.FixtureRequest) -> Bench:
 
 @pytest.mark.parametrize("op", ["c", "u"])
 def test_an_insert_and_an_update_are_whole_rows(bench, op):
-    """SRC-3: the cells of all columns but those of the key. NULL is None."""
+    """SRC-3: the cells of all columns but those of the key. NULL has no bytes."""
     assert bench.event(op) == Row(
         table=TABLE,
         commit=COMMIT,

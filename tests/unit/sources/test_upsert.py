@@ -148,6 +148,10 @@ def test_avro_with_the_logical_types_of_avro():
         assert event.cells["price"] == b"2.56"
         assert (event.cells["kind"], event.cells["again"]) == (b"B", b"A")
         assert event.cells["any"] == b"5"
+        text = registry.framed(schema, {**datum, "any": "five"})
+        event = decoder.decode(ForeignRecord("users", 0, 1, TIME, key, text))
+        assert isinstance(event, Row)
+        assert event.cells["any"] == b"five"
 
 
 @pytest.mark.parametrize("key", [None, b"null"])
@@ -157,7 +161,7 @@ def test_a_record_without_a_key_is_left_out(key):
 
 
 @pytest.mark.parametrize(("key", "value"), [(b"k", b"{"), (b"k", b""), (b"\xff", b"{}")])
-def test_what_cannot_be_read_is_poison(key, value):
+def test_bytes_that_cannot_be_read_are_poison(key, value):
     """SRC-6."""
     event = decode(key, value)
     assert isinstance(event, Poison)

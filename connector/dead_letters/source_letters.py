@@ -1,0 +1,92 @@
+"""Dead letters of a bridge: records of its source that are no change (SRC-6).
+
+The letter has the bytes and the position of the foreign record. Its headers say where the record
+was, and which place in the order was assigned to it: `ORDER_HEADER`. A replay reads the record
+again, and sends the change of its row with this place. A row that was read twice has one letter,
+because the id of a letter is the position.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from connector.dead_letters.envelope import DeadLetter
+from connector.records.rejection import Headers, Reason
+from connector.validation import KafkaRecord
+
+ORDER_HEADER: Final = "connector.source.order"
+"""The header of a letter with its place:
+`<commit timestamp>/<tie breaker>/<number of changes of the transaction>/<its id>`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedOrder:
+    """The place that a bridge has assigned to a row.
+
+    `commit_timestamp` is in microseconds. `count` is the number of changes of the transaction, or 0
+    if the row has none.
+    """
+
+    commit_timestamp: int
+    tie_breaker: int
+    count: int
+    transaction: str
+
+    def __str__(self) -> str:
+        return f"{self.commit_timestamp}/{self.tie_breaker}/{self.count}/{self.transaction}"
+
+    @classmethod
+    def of(cls, headers: Headers) -> Self | None:
+        """Return the place that headers name. None: they are not those of a bridge's letter."""
+        for name, value in reversed(headers):
+            if name == ORDER_HEADER:
+                try:
+                    *numbers, transaction = (value or b"").decode().split("/", 3)
+                    commit_timestamp, tie_breaker, count = map(int, numbers)
+                except ValueError:
+                    return None
+                return cls(commit_timestamp, tie_breaker, count, transaction)
+        return None
+
+
+def bridge_letter(
+    record: KafkaRecord, rule: str, detail: str, order: AssignedOrder, *, now: int
+) -> DeadLetter:
+    """Return the dead letter of a foreign record.
+
+    Args:
+        record: The record. Its headers are those that its change would have.
+        rule: A word for the fault.
+        detail: The fault.
+        order: The place of its row.
+        now: The time of the failure (µs).
+    """
+    return DeadLetter(
+        position=record.position,
+        key=record.key,
+        value=record.value,
+        headers=(*record.headers, (ORDER_HEADER, str(order).encode())),
+        reason=Reason.UNREADABLE_SOURCE,
+        rule=rule,
+        detail=detail,
+        first_failed_at=now,
+        record_timestamp=record.record_timestamp,
+    )
+
+
+def document_of(value: bytes | None) -> Any:
+    """Return the JSON document of a foreign record. Raises ValueError if it is none."""
+    try:
+        return json.loads(value or b"")
+    except RecursionError:
+        raise ValueError("the JSON is nested too deep") from None
+
+
+def bytes_of(document: Any) -> bytes:
+    """Return a JSON document as a foreign record. It is the inverse of `document_of`."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "surrogatepass"
+    )

@@ -1,0 +1,117 @@
+"""Reads the records of a source again that its bridge could not read (SRC-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from connector.dead_letters.repair import Content
+from connector.dead_letters.source_letters import ORDER_HEADER, AssignedOrder
+from connector.records.codec import framed
+from connector.records.model import DataChange
+from connector.sources.changes import Changes
+from connector.sources.model import (
+    ForeignRecord,
+    OnMissingValue,
+    Poison,
+    Released,
+    Row,
+    TruncatedTable,
+)
+
+if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig, SourceConfig, StreamConfig
+    from connector.dead_letters.envelope import DeadLetter
+    from connector.sources.model import Decoder
+
+
+class SourceLetters:
+    """Makes changes of the dead letters of a bridge, as the bridge would make them now."""
+
+    def __init__(
+        self,
+        config: ConnectorConfig,
+        stream: StreamConfig,
+        kafka_partitions: int,
+        schemas: Mapping[int, str | None],
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            config: The configuration.
+            stream: The stream of the letters.
+            kafka_partitions: The number of Kafka partitions of its change topic.
+            schemas: The schemas of the registry by id.
+        """
+        self._config, self._stream = config, stream
+        self._kafka_partitions, self._schemas = kafka_partitions, schemas
+        self._read: tuple[Decoder, Changes] | None = None
+
+    def change(self, letter: DeadLetter, content: Content) -> Content | str:
+        """Return the change of a letter with this content, with the place that was assigned to it.
+        Or a sentence why there is none.
+
+        Raises `BrokerError`, also if a needed schema cannot be read, and `TopicError`.
+        """
+        if (source := self._stream.source) is None:
+            return "the stream has no source"
+        return read_again(letter, content, *self._open(source), self._kafka_partitions)
+
+    def _open(self, source: SourceConfig) -> tuple[Decoder, Changes]:
+        if self._read is None:
+            from connector.kafka.bridge.session import decoder_with
+            from connector.kafka.bridge.tables import BridgeTables
+
+            tables = BridgeTables(self._config, self._stream, lambda code, text: None)
+            schema_of = self._schemas.get if source.format.is_avro else None
+            on_missing = source.on_missing_value
+            if on_missing is OnMissingValue.STOP:
+                on_missing = OnMissingValue.LETTER
+            self._read = (
+                decoder_with(source, schema_of, tables.known),
+                Changes(tables.definitions.get, on_missing_value=on_missing),
+            )
+        return self._read
+
+
+def read_again(
+    letter: DeadLetter,
+    content: Content,
+    decoder: Decoder,
+    changes: Changes,
+    kafka_partitions: int,
+) -> Content | str:
+    """Return the change of a letter with this content, or why there is none.
+
+    It has the time that was assigned. It counts in its transaction if that was known. Otherwise a
+    place between the transactions was assigned.
+    """
+    order = AssignedOrder.of(content.headers)
+    if order is None:
+        return f"it has no valid header {ORDER_HEADER}"
+    at = letter.position
+    record = ForeignRecord(
+        *(at.topic, at.kafka_partition, at.offset),
+        *(letter.record_timestamp, content.key, content.value),
+    )
+    event = decoder.decode(record)
+    if isinstance(event, TruncatedTable):
+        return "it truncates a table: send a Truncate with a producer instead"
+    if not isinstance(event, Row | Poison):
+        return "it is no row"
+    commit = event.commit
+    is_counted = order.count > 0 and commit.transaction == order.transaction
+    change = changes.change(
+        Released(
+            record,
+            event,
+            order.commit_timestamp,
+            (is_counted and commit.sequence) or order.tie_breaker,
+            order.count if is_counted else 0,
+        )
+    )
+    if isinstance(change, Poison):
+        return f"{change.rule}: {change.detail}"
+    assert isinstance(change, DataChange)
+    headers = tuple(header for header in content.headers if header[0] != ORDER_HEADER)
+    return Content(change.row_key, framed(change, kafka_partitions), headers)
