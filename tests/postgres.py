@@ -116,8 +116,10 @@ class Session:
     def __init__(self, port: int) -> None:
         self._process = subprocess.Popen(
             [*psql(port), "-q", "-A", "-t"],
+            env={**os.environ, "PGOPTIONS": "-c client_min_messages=error"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             bufsize=1,
         )
@@ -133,14 +135,14 @@ class Session:
             if line.startswith(_RECORD):
                 return "".join(lines).strip()
             lines.append(line)
-        raise AssertionError(f"psql ended at: {statement}")
+        raise AssertionError(f"psql ended at: {statement}: {''.join(lines)}")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
 
 def psql(port: int, database: str = DATABASE) -> list[str]:

@@ -171,11 +171,8 @@ class Demo:
         )
         letters = [letter for letter, _ in DeadLetters(self.config, STREAM).list()]
         self._check("there is no dead letter", [str(letter) for letter in letters])
-        proofs = audit(self.config, STREAM)
-        self._check(
-            "the audit proves that nothing is lost",
-            [str(proof.verdict) for proof in proofs if proof.verdict.failed],
-        )
+        faults = [proof.fault() for proof in audit(self.config, STREAM)]
+        self._check("the audit finds no fault", [str(fault) for fault in faults if fault])
 
     def report(self) -> None:
         """Scene 5."""

@@ -95,13 +95,13 @@ class Shop:
                 return
 
     def _step(self, session: Session) -> None:
-        kinds: dict[str, tuple[int, Callable[[], Iterator[str]]]] = {
+        kinds: dict[str, tuple[float, Callable[[], Iterator[str]]]] = {
             "transfer over three tables": (10, self._transfer),
             "changed key": (2, self._changed_key),
             "large value not touched": (4, self._untouched),
             "large value": (2, self._large),
             "cart": (6, self._cart),
-            "truncate": (1, lambda: iter(["TRUNCATE carts"])),
+            "truncate": (0.3, lambda: iter(["TRUNCATE carts"])),
         }
         weights = [weight for weight, _ in kinds.values()]
         (name,) = self.rng.choices(list(kinds), weights)
