@@ -14,7 +14,8 @@ each one that has an event behind them.
 Debezium sends events again after a restart, in the same order. An event is a repetition if its
 transaction is finished, or if its sequence was counted before.
 
-Three things need the end offsets of all partitions, as they are when it begins to wait:
+Three things need the end offsets of all partitions, as they are when it begins to wait. Kafka has
+a row of a snapshot before the end of a transaction that was sent later.
 
 - The first transaction waits until all rows of the initial snapshot are released.
 - A transaction that truncates a table waits until the rows of snapshots that were written before
@@ -298,31 +299,38 @@ class ByTransaction:
     ) -> Iterator[Released]:
         """Release the events of a transaction that are in queues, and what is in front of them.
 
-        In front are events without a transaction, or of one whose end is missing. Events of later
-        transactions are in front of an event that was sent again, and stay there. If `count` is
-        not known, one event stays, so that it can declare the count.
+        Later events are in front only of an event that was sent again, and stay there. If `count`
+        is not known, one row stays, so that it can declare the count.
         """
-        self._part_time, left = time, arrived.queued.total()
+        self._part_time = time
         for partition in list(+arrived.queued):
             queue, index = self._queues[partition], 0
-            while arrived.queued[partition] and (count is not None or left > 1):
+            while arrived.queued[partition]:
                 entry = queue.entries[index]
                 if entry.transaction == end.transaction:
+                    event = entry.event
+                    is_row = not isinstance(event, Skipped)
+                    if count is None and is_row and arrived.unreleased == 1:
+                        break
                     if queue.pinned is None:
                         queue.pinned = entry.record.offset
                     arrived.queued[partition] -= 1
-                    left -= 1
                     queue.take(index, self._limits)
-                    if not isinstance(entry.event, Skipped):
-                        order = entry.event.commit.sequence or entry.record.offset
-                        yield Released(entry.record, entry.event, time, order, count or 1)
-                elif index or (
-                    entry.transaction not in (ALONE, UNKNOWN)
-                    and not self._is_without_end(entry, end.after)
-                ):
-                    index += 1
-                else:
+                    if not isinstance(event, Skipped):
+                        arrived.released += 1
+                        order = event.commit.sequence or entry.record.offset
+                        yield Released(entry.record, event, time, order, count or 1)
+                elif not index and self._is_before(queue, end):
                     yield from self._take_alone(queue)
+                else:
+                    index += 1
+
+    def _is_before(self, queue: PartitionQueue, end: Commit) -> bool:
+        """Return whether the event at the head was sent before the transaction of an end."""
+        entry = queue.entries[0]
+        if entry.transaction == ALONE:
+            return self._is_alone(queue)
+        return entry.transaction == UNKNOWN or self._is_without_end(entry, end.after)
 
     def _take_alone(self, queue: PartitionQueue) -> Iterator[Released]:
         """Release the head of a partition without a transaction."""

@@ -83,23 +83,29 @@ class PartitionQueue:
 class Arrived:
     """The events of a transaction that were read, each once.
 
-    - `count` is their number, and `skipped` the number of those that no change is sent for.
+    - `count` is their number, `skipped` the number of those that no change is sent for, and
+      `released` that of those that were released.
     - `tables` has the number by table, as far as it is known.
     - `queued` has the number of those in each queue.
     - `truncated` are the topics of tables that it truncates.
     """
 
-    __slots__ = ("_sequences", "count", "queued", "skipped", "tables", "truncated")
+    __slots__ = ("_sequences", "count", "queued", "released", "skipped", "tables", "truncated")
 
     def __init__(self, sequences: Mapping[int, bytes] = MappingProxyType({})) -> None:
         """Begin without events, or with those of `sequences`."""
-        self.count = self.skipped = 0
+        self.count = self.skipped = self.released = 0
         self.tables: Counter[str] = Counter()
         self.queued: Counter[TopicPartition] = Counter()
         self.truncated: set[str] = set()
         self._sequences = {
             number: bytearray(bits.ljust(_CHUNK_BYTES, b"\0")) for number, bits in sequences.items()
         }
+
+    @property
+    def unreleased(self) -> int:
+        """The number of events that wait in queues to be released."""
+        return self.count - self.skipped - self.released
 
     def take(self, sequence: int) -> bool:
         """Count an event. False: it was counted before. The number 0 is unknown, and never seen."""
