@@ -155,11 +155,13 @@ class BridgeSession:
             if self._sequencer.has_claim or now >= self._checkpoint_at:
                 self._checkpoint(now)
             if skip and isinstance(self._sequencer, ByTransaction) and self._sequencer.skip(skip):
-                skip = ""
                 self._warn("TRANSACTION_SKIPPED", f"transaction {skip} is published as it is")
+                skip = ""
             if is_busy:
                 busy_at = now
             elif once and self._is_at(ends, is_idle=now > busy_at + _IDLE_S):
+                # Nothing is reached before it is known that empty Kafka partitions are empty.
+                self._sequencer.ends(self._reader.end_offsets())
                 break
         self._checkpoint(time.monotonic())
         if once and (waiting := self._sequencer.waiting) is not None:

@@ -251,7 +251,7 @@ def test_events_that_kafka_deleted_before_the_first_start_are_not_waited_for() -
 
 
 def test_a_transaction_whose_end_is_missing_is_released_before_the_next_one() -> None:
-    """SRC-2, nothing_lost: it has no count, and blocks nobody behind it."""
+    """SRC-2, nothing_lost: it has no count, and blocks no event behind it."""
     source = Source(by_transaction())
     source.row(1, 1)
     source.end(1, 1)
