@@ -189,8 +189,6 @@ class Demo:
             say(";\n".join(f"       {what}" for what in self.equal[1:]))
         for difference in self.differences[:DIFFERENCES_SHOWN]:
             say(f"DIFFERENT: {difference}")
-        if more := len(self.differences[DIFFERENCES_SHOWN:]):
-            say(f"and {more:,} more differences")
 
     def _command(self, command: str, *options: str) -> Pipeline:
         log = self.folder / f"{command}.log"
