@@ -146,7 +146,7 @@ def hex_lines(data: bytes, mark: int | None = None) -> Iterator[str]:
 
 
 def document_lines(value: bytes) -> list[str]:
-    """The JSON document of a source; or why it is none."""
+    """The JSON document of a source; or why it is not JSON."""
     try:
         text = json.dumps(document_of(value), indent=2, ensure_ascii=False)
     except ValueError as error:

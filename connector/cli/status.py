@@ -114,6 +114,11 @@ def _waits_for_ingest(stream: StreamStatus) -> bool:
 def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     if stream.bridge is not None:
         yield from stream.bridge.facts(stream.now)
+        if transaction := stream.bridge.lacking:
+            yield (
+                "if they are lost",
+                f"connector bridge {stream.name} --skip-transaction {transaction}",
+            )
     yield from _progress_facts(stream)
     yield from _partition_facts(stream)
     if stream.late:

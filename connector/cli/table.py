@@ -174,18 +174,18 @@ def define(ctx: click.Context, given: str, key: tuple[str, ...], stream: str | N
     if given == "-" or Path(given).exists():
         try:
             with click.open_file(given, encoding="utf-8") as file:
-                found = tables_of(file, key)
+                defined = tables_of(file, key)
         except ValueError as error:
             raise click.UsageError(f"{escaped(given)}, {escaped(str(error))}") from None
     else:
-        found = tables.tables_of_topic(config, of_stream.name, given)
+        defined = tables.tables_of_topic(config, of_stream.name, given)
     names: list[str] = []
-    for each in found:
+    for each in defined:
         if not each.key:
             raise click.UsageError(f"{each.source}: name its key columns with --key")
         out(toml_of(each, of_stream.name, names))
         names.append(table_name(each.source, names).lower())
-    err(f"{counted(len(found), 'table')}; add to connector.toml what you want to keep")
+    err(f"{counted(len(defined), 'table')}; add to connector.toml what you want to keep")
 
 
 _dry_run = click.option(

@@ -228,7 +228,7 @@ class _MisfitError(Exception):
 def _after(content: Content, step: Step, schemas: Schemas) -> Content:
     """Return the content after one step. Raises `_MisfitError` and `JsonViewError`."""
     if step.verb == "reframe":
-        if AssignedOrder.of(content.headers):
+        if AssignedOrder.from_headers(content.headers):
             raise _MisfitError("the record of a source has no schema of lowmark")
         schema, removed = step.value
         return replace(content, value=_reframed(content.value or b"", schema, removed, schemas))
@@ -248,7 +248,7 @@ def _after(content: Content, step: Step, schemas: Schemas) -> Content:
             return replace(
                 content, value=None if value is None else read_value(bytes, value, "value")
             )
-        case _ if AssignedOrder.of(content.headers):
+        case _ if AssignedOrder.from_headers(content.headers):
             return replace(content, value=bytes_of(value))
         case _:
             return replace(content, value=_encoded(value))
@@ -258,7 +258,7 @@ def _changed(content: Content, step: Step, schemas: Schemas) -> Any:
     """The part of the view that a step changes, with the change within it."""
     part, within = str(step.path[0]), step.path[1:]
     shown = view(content, schemas)
-    if part == "record" and AssignedOrder.of(content.headers):
+    if part == "record" and AssignedOrder.from_headers(content.headers):
         if part not in shown:
             raise _MisfitError("the value is not JSON. Set the whole record")
     elif part == "record":
@@ -316,7 +316,7 @@ def _reframed(value: bytes, schema: str, removed: int, schemas: Schemas) -> byte
 
 
 def _key_of_record(content: Content, schemas: Schemas) -> bytes:
-    if AssignedOrder.of(content.headers):
+    if AssignedOrder.from_headers(content.headers):
         raise _MisfitError("the key of a record of a source does not follow from its value")
     datum = codec.read(content.value, schemas)
     if isinstance(datum, Rejection):
@@ -327,7 +327,7 @@ def _key_of_record(content: Content, schemas: Schemas) -> bytes:
 
 
 def _record_view(content: Content, schemas: Schemas) -> Any | Rejection:
-    if AssignedOrder.of(content.headers):
+    if AssignedOrder.from_headers(content.headers):
         try:
             return document_of(content.value)
         except ValueError as error:

@@ -90,7 +90,7 @@ class ReplayTarget:
     - `tables` are those of the stream, by name.
     - `group` is set if it is the topic of a group of readers (SUB-4). It takes control records of
       the change topic, too.
-    - `read_source` makes the change of a foreign record (SRC-6), or says why there is none.
+    - `read_source` makes the change of a foreign record (SRC-6), or says why it has no change.
     """
 
     topic: str

@@ -39,7 +39,7 @@ class AssignedOrder:
         return f"{self.commit_timestamp}/{self.tie_breaker}/{self.count}/{self.transaction}"
 
     @classmethod
-    def of(cls, headers: Headers) -> Self | None:
+    def from_headers(cls, headers: Headers) -> Self | None:
         """Return the place that headers name. None: they are not those of a bridge's letter."""
         for name, value in reversed(headers):
             if name == ORDER_HEADER:
@@ -78,7 +78,7 @@ def bridge_letter(
 
 
 def document_of(value: bytes | None) -> Any:
-    """Return the JSON document of a foreign record. Raises ValueError if it is none."""
+    """Return the JSON document of a foreign record. Raises ValueError if it is not JSON."""
     try:
         return json.loads(value or b"")
     except RecursionError:

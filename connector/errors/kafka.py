@@ -371,7 +371,7 @@ def topic_foreign(topic: str, cause: str) -> TopicError:
         cause,
         "Name the topic to which your producers publish changes. Records with the schema of a"
         " registry that [registry] does not name become dead letters, and those of another program,"
-        " too: name such a topic in [streams.NAME.source], and let connector bridge publish it",
+        " too: name such a topic in [streams.NAME.source], and let a bridge publish it",
         topic=topic,
     )
 

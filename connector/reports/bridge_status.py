@@ -23,7 +23,8 @@ class BridgeStatus(Viewed):
     - `records_per_s` is the rate at which it published, by its last heartbeats.
     - `position_time` is the commit timestamp up to which everything is published, and
       `heartbeat_at` the time of its newest heartbeat (µs).
-    - `waiting` says what it waits for, in words.
+    - `waiting` says what it waits for, in words. `lacking` is the id of the transaction that lacks
+      events, if it waits for one.
     - `missing_defaults` are fields by table that were added with a default: their older rows get no
       event.
     - `lost_promises` says which promises do not hold for such a source, or is empty.
@@ -36,6 +37,7 @@ class BridgeStatus(Viewed):
     position_time: TimeOrNull = 0
     heartbeat_at: TimeOrNull = 0
     waiting: str = ""
+    lacking: str = ""
     missing_defaults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lost_promises: str = ""
 
@@ -58,7 +60,7 @@ class BridgeStatus(Viewed):
     def hints(self, now: int) -> Iterator[str]:
         """Yield the problems that an operator must solve, with their remedies."""
         if self.heartbeat_at and now - self.heartbeat_at > STALE_S * 1e6 and self.lag:
-            yield "the bridge does not publish: check that connector bridge runs"
+            yield "the bridge does not publish: check that it runs"
         for table, fields in self.missing_defaults.items():
             yield (
                 f"{table} has new columns with a default ({summarize_names(fields)}), and its older"
@@ -111,7 +113,7 @@ def text_of_waiting(waiting: Waiting, now: int) -> str:
         f"{what}, lacks {counted(waiting.missing, 'event')}"
         f"{f' of {summarize_names(lacking)}' if lacking else ''}: check that topics names the"
         " topics of all tables that Debezium captures, and that they have their records. If the"
-        f" events are lost, start connector bridge with --skip-transaction {waiting.transaction}"
+        " events are lost, publish the transaction without them"
     )
 
 

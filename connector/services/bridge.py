@@ -34,9 +34,8 @@ def run_bridge(
 ) -> BridgeCounts:
     """Publish the records of the source of a stream as its changes.
 
-    You can kill the process at any moment and call `run_bridge` again: it goes on where it was, and
-    publishes the same changes. It needs no access to the warehouse. For example:
-    `run_bridge(load_config(), "shop", once=True)`.
+    You can kill the process at any moment and call `run_bridge` again: it goes on where it was. For
+    example: `run_bridge(load_config(source_tables=False), "shop", once=True)`.
 
     Args:
         config: A stream with a section `[streams.NAME.source]`.
@@ -48,47 +47,64 @@ def run_bridge(
         on_event: Receives warnings and progress.
 
     Returns:
-        The numbers of published changes and dead letters, and of records that were left out by
-        rule.
+        The numbers of published changes, of dead letters, and of records that were left out.
 
     Raises:
         ConfigError: There is no such stream, or it has no source.
-        TopicError: A topic is missing or was made again, or records were deleted before they were
-            read.
-        InvalidChangeError: A row cannot be a change, and the settings of the source say to stop.
+        TopicError: A topic is missing or was made again, or records were deleted too early.
         BrokerError, DeliveryError: Kafka or the registry does not answer at the start, or with
             `once`.
+        ConnectorError: A table was truncated, or a row lacks a value, and the settings of the
+            source say to stop.
     """
     from connector.kafka.bridge.session import BridgeCounts, BridgeSession
 
     of_stream = find_stream(config, stream)
     if of_stream.source is None:
         raise source_missing(of_stream.name)
-    counts, stop = BridgeCounts(), stop or threading.Event()
-    where, pause_s, has_started = f"the bridge of stream {of_stream.name}", _FIRST_PAUSE_S, False
+    counts, until = BridgeCounts(), stop or threading.Event()
+    where, pauses = f"the bridge of stream {of_stream.name}", _Pauses()
 
     def warn(code: str, text: str) -> None:
         on_event(warning(code, f"{where}: {text}", stream=of_stream.name))
 
-    while not stop.is_set():
-        began_at = time.monotonic()
+    while not until.is_set():
         try:
             with BridgeSession(config, of_stream, counts, warn) as session:
-                if not (once or has_started):
+                if pauses.begin() and not once:
                     text = f"{where} runs; stop with Ctrl-C or SIGTERM"
                     on_event(info("BRIDGE_RUNNING", text, stream=of_stream.name))
-                has_started = True
-                session.run(stop.is_set, once=once, skip=skip)
+                session.run(until.is_set, once=once, skip=skip)
             break
         except (BrokerError, DeliveryError) as error:
-            if once or not has_started:
+            if once or not pauses.has_begun:
                 raise
-            if time.monotonic() - began_at > _LONG_ENOUGH_S:
-                pause_s = _FIRST_PAUSE_S
+            pause_s = pauses.next_s()
             warn("BRIDGE_RETRIES", f"it begins again in {pause_s:g} s: {error}")
-            stop.wait(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            until.wait(pause_s)
     return counts
+
+
+class _Pauses:
+    """The pauses before the next session of a bridge. They grow, until a session was long enough.
+
+    `has_begun`: there was a session.
+    """
+
+    def __init__(self) -> None:
+        self.has_begun, self._began_at, self._next_s = False, 0.0, _FIRST_PAUSE_S
+
+    def begin(self) -> bool:
+        """Register that a session begins. Return whether it is the first one."""
+        is_first, self.has_begun = not self.has_begun, True
+        self._began_at = time.monotonic()
+        return is_first
+
+    def next_s(self) -> float:
+        if time.monotonic() - self._began_at > _LONG_ENOUGH_S:
+            self._began_at, self._next_s = time.monotonic(), _FIRST_PAUSE_S
+        pause_s, self._next_s = self._next_s, min(2 * self._next_s, _LONGEST_PAUSE_S)
+        return pause_s
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +16,12 @@ from connector.config.reload import reload_faults
 from connector.errors import ConfigError, ConnectorError, TableError
 from connector.services.events import OnEvent, info, warning
 from connector.services.load_config import DEFAULT_FILE, load_config
-from connector.services.source_tables import followed
+from connector.services.source_tables import SourceTables, followed
 from connector.services.warehouses import warehouse_of
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
     from connector.lake.overrides import Overrides
-    from connector.services.source_tables import SourceTables
 
 READ_EVERY_S = 10.0
 
@@ -84,6 +84,20 @@ class FixedConfig(ConfigFile):
             return None
         self._asked.clear()
         return followed(self.config)
+
+
+def with_sources(
+    file: ConfigFile | None, config: ConnectorConfig, stack: ExitStack, on_event: OnEvent
+) -> tuple[ConfigFile, SourceTables]:
+    """Store what bridges have published, and return the configuration with these tables as a file,
+    and the tables to look at from now on. Raises `TopicError`, `BrokerError`, `TableError` and
+    `ConfigError`.
+    """
+    sources = stack.enter_context(closing(SourceTables(config, on_event)))
+    sources.store_new()
+    file = file or FixedConfig(config)
+    file.config = followed(config)
+    return file, sources
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TextIO
@@ -24,8 +24,8 @@ from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
-from connector.services.reload import READ_EVERY_S, ConfigFile, FixedConfig, Reloads
-from connector.services.source_tables import SourceTables, followed, follows_sources
+from connector.services.reload import READ_EVERY_S, ConfigFile, Reloads, with_sources
+from connector.services.source_tables import SourceTables, follows_sources
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.jobs import Job, JobKind
@@ -138,17 +138,12 @@ def run(
             remedy. Nothing is lost.
     """
     file, config = (config, config.config) if isinstance(config, ConfigFile) else (None, config)
-    if not config.streams:
-        remedy = 'Add a section such as [streams.orders] with topic = "orders"'
-        raise setting_missing("A section [streams.NAME]", "the topic of a stream", remedy)
+    _check_has_streams(config)
     with ExitStack() as stack:
         sources = None
         if follows_sources(config):
-            sources = stack.enter_context(closing(SourceTables(config, on_event)))
-            sources.store_new()
-            config = followed(config)
-            file = file or FixedConfig(config)
-            file.config = config
+            file, sources = with_sources(file, config, stack, on_event)
+            config = file.config
         check_logs(config, config.streams, config.tables)
         stack.enter_context(only_use(config, config.streams))
         stack.enter_context(naming_damage(config, config.streams, config.tables))
@@ -160,12 +155,15 @@ def run(
             for name, stream in config.streams.items()
         }
         before = _ingest_batches(config)
-        start_session = partial(session_of, config, spark, stack, on_event)
-        pipeline_run.run(
-            partial(start_session, cores=cores, memory=memory, for_writing=True, is_short=once),
-            ports,
-        )
+        start = partial(session_of, config, spark, stack, on_event, cores=cores, memory=memory)
+        pipeline_run.run(partial(start, for_writing=True, is_short=once), ports)
         return pipeline_run.counter.report(_ingest_batches(config) - before)
+
+
+def _check_has_streams(config: ConnectorConfig) -> None:
+    if not config.streams:
+        remedy = 'Add a section such as [streams.orders] with topic = "orders"'
+        raise setting_missing("A section [streams.NAME]", "the topic of a stream", remedy)
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ class SourceLetters:
 
     def change(self, letter: DeadLetter, content: Content) -> Content | str:
         """Return the change of a letter with this content, with the place that was assigned to it.
-        Or a sentence why there is none.
+        Or a sentence why it has no change.
 
         Raises `BrokerError`, also if a needed schema cannot be read, and `TopicError`.
         """
@@ -68,7 +68,7 @@ class SourceLetters:
             if on_missing is OnMissingValue.STOP:
                 on_missing = OnMissingValue.LETTER
             self._read = (
-                decoder_with(source, schema_of, tables.known),
+                decoder_with(source, schema_of, tables.of_decoder),
                 Changes(tables.definitions.get, on_missing_value=on_missing),
             )
         return self._read
@@ -81,12 +81,12 @@ def read_again(
     changes: Changes,
     kafka_partitions: int,
 ) -> Content | str:
-    """Return the change of a letter with this content, or why there is none.
+    """Return the change of a letter with this content, or the reason why it has no change.
 
     It has the time that was assigned. It counts in its transaction if that was known. Otherwise a
     place between the transactions was assigned.
     """
-    order = AssignedOrder.of(content.headers)
+    order = AssignedOrder.from_headers(content.headers)
     if order is None:
         return f"it has no valid header {ORDER_HEADER}"
     at = letter.position

@@ -360,11 +360,11 @@ def _catalog(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
 
 
 def _source(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]:
-    for found in source_findings(config, stream):
-        if isinstance(found, ConnectorError):
-            yield _fault(found)
+    for result in source_findings(config, stream):
+        if isinstance(result, ConnectorError):
+            yield _fault(result)
         else:
-            yield Finding(*found)
+            yield Finding(*result)
 
 
 def _replicas(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:

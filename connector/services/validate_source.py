@@ -16,10 +16,10 @@ from connector.text import FEW, counted
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
 
-Found = tuple[Literal["ok", "warning"], str] | ConnectorError
+SourceFinding = tuple[Literal["ok", "warning"], str] | ConnectorError
 
 
-def source_findings(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Found]:
+def source_findings(config: ConnectorConfig, stream: StreamConfig) -> Iterator[SourceFinding]:
     """Yield the findings about the source of a stream: a level and a text, or an error."""
     from connector.kafka.bridge.checks import check_source
 

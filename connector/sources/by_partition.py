@@ -92,8 +92,8 @@ class ByPartition:
         return lane
 
     def read_to(self, partition: TopicPartition, offset: int) -> None:
-        if (lane := self._lanes.get(partition)) is not None:
-            lane.next = max(lane.next, offset)
+        lane = self._lanes.get(partition) or self._begin(partition, offset)
+        lane.next = max(lane.next, offset)
 
     def released(self, now: int) -> Iterator[Released]:
         self._waiting, self._now = None, now

@@ -14,7 +14,8 @@ each one that has an event behind them.
 Debezium sends events again after a restart, in the same order. An event is a repetition if its
 transaction is finished, or if its sequence was counted before.
 
-Three things need the end offsets of all partitions, as they are when it begins to wait:
+Three things need the end offsets of all partitions, as they are when it begins to wait. Kafka has
+a row of a snapshot before the end of a transaction that was sent later.
 
 - The first transaction waits until all rows of the initial snapshot are released.
 - A transaction that truncates a table waits until the rows of snapshots that were written before
@@ -22,7 +23,7 @@ Three things need the end offsets of all partitions, as they are when it begins 
   is read that was written before: the new number of partitions moves keys, so that the older event
   may be in another partition.
 - A transaction lacks events. When all partitions are read, poison without a readable commit takes
-  their place. What Kafka had deleted before the first start is not waited for.
+  their place. Events that Kafka had deleted before the first start are not waited for.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class ByTransaction:
         self._recent = deque(at.recent, RECENT)
         self._joined = dict(at.joined)
         self._passed = {(topic, k) for topic, joined in at.joined.items() for k in joined.passed}
-        self._unfilled = {name: Arrived(seen) for name, seen in at.unfilled.items()}
+        self._unfilled = {name: Arrived(bits) for name, bits in at.unfilled.items()}
         self._is_first = not at.recent
         self._is_truncated = at.is_truncated
         self._lost_before, self._skipped = at.lost_before, ""
@@ -213,7 +214,7 @@ class ByTransaction:
         queue = self._queues.get(partition) or self._begin(partition, offset)
         queue.next = max(queue.next, offset)
 
-    # What is released
+    # Release
 
     def released(self, now: int) -> Iterator[Released]:
         self._waiting, self._now = None, now
@@ -298,31 +299,38 @@ class ByTransaction:
     ) -> Iterator[Released]:
         """Release the events of a transaction that are in queues, and what is in front of them.
 
-        In front are events without a transaction, or of one whose end is missing. Events of later
-        transactions are in front of an event that was sent again, and stay there. If `count` is
-        not known, one event stays, so that it can declare the count.
+        Later events are in front only of an event that was sent again, and stay there. If `count`
+        is not known, one row stays, so that it can declare the count.
         """
-        self._part_time, left = time, arrived.queued.total()
+        self._part_time = time
         for partition in list(+arrived.queued):
             queue, index = self._queues[partition], 0
-            while arrived.queued[partition] and (count is not None or left > 1):
+            while arrived.queued[partition]:
                 entry = queue.entries[index]
                 if entry.transaction == end.transaction:
+                    event = entry.event
+                    is_row = not isinstance(event, Skipped)
+                    if count is None and is_row and arrived.unreleased == 1:
+                        break
                     if queue.pinned is None:
                         queue.pinned = entry.record.offset
                     arrived.queued[partition] -= 1
-                    left -= 1
                     queue.take(index, self._limits)
-                    if not isinstance(entry.event, Skipped):
-                        order = entry.event.commit.sequence or entry.record.offset
-                        yield Released(entry.record, entry.event, time, order, count or 1)
-                elif index or (
-                    entry.transaction not in (ALONE, UNKNOWN)
-                    and not self._is_without_end(entry, end.after)
-                ):
-                    index += 1
-                else:
+                    if not isinstance(event, Skipped):
+                        arrived.released += 1
+                        order = event.commit.sequence or entry.record.offset
+                        yield Released(entry.record, event, time, order, count or 1)
+                elif not index and self._is_before(queue, end):
                     yield from self._take_alone(queue)
+                else:
+                    index += 1
+
+    def _is_before(self, queue: PartitionQueue, end: Commit) -> bool:
+        """Return whether the event at the head was sent before the transaction of an end."""
+        entry = queue.entries[0]
+        if entry.transaction == ALONE:
+            return self._is_alone(queue)
+        return entry.transaction == UNKNOWN or self._is_without_end(entry, end.after)
 
     def _take_alone(self, queue: PartitionQueue) -> Iterator[Released]:
         """Release the head of a partition without a transaction."""
@@ -352,7 +360,7 @@ class ByTransaction:
         self._recent.append(transaction)
         self._is_first = False
 
-    # What the next transaction waits for
+    # The next transaction
 
     def _reason_to_wait(
         self, record: ForeignRecord, event: End, arrived: Arrived, ahead: int
@@ -392,11 +400,12 @@ class ByTransaction:
             if partition == self._end_partition or (topics and partition[0] not in topics):
                 continue
             queue = self._queues[partition]
-            if not (
-                queue.next >= end
-                if all(entry.transaction == UNKNOWN for entry in queue.entries)
-                else not self._is_alone(queue)
-            ):
+            if queue.entries and queue.entries[0].transaction in self._ended:
+                continue
+            if all(entry.transaction == UNKNOWN for entry in queue.entries):
+                if queue.next < end:
+                    return False
+            elif self._is_alone(queue):
                 return False
         return True
 
@@ -406,7 +415,7 @@ class ByTransaction:
         """
         for topic in self._grown_to.keys() & topics:
             ends = self._grown_to[topic]
-            if all(self._queues[partition].start >= end for partition, end in ends.items()):
+            if len(ends) == 1 or all(self._queues[p].start >= end for p, end in ends.items()):
                 del self._grown_to[topic]
             elif not self._has_read_snapshots(ends):
                 return False
@@ -437,14 +446,14 @@ class ByTransaction:
         """Return the poison that can be of the transaction, the oldest first: no event of a later
         transaction precedes it.
         """
-        found = []
+        poison = []
         for queue in self._queues.values():
             for index, entry in enumerate(queue.entries):
                 if entry.transaction == UNKNOWN:
-                    found.append((queue, index))
+                    poison.append((queue, index))
                 elif entry.transaction not in (ALONE, transaction):
                     break
-        return sorted(found, key=lambda at: at[0].entries[at[1]].record.timestamp)
+        return sorted(poison, key=lambda at: at[0].entries[at[1]].record.timestamp)
 
     def _assign(self, queue: PartitionQueue, index: int, commit: Commit, arrived: Arrived) -> None:
         entry = queue.entries[index]
@@ -467,7 +476,7 @@ class ByTransaction:
         self._wants_ends |= (is_unknown := end.offset >= self._asked_before)
         return not is_unknown
 
-    # What the caller asks for
+    # The state
 
     @property
     def starts(self) -> dict[TopicPartition, int]:
@@ -493,7 +502,7 @@ class ByTransaction:
             for topic, at in self._joined.items()
         }
         unfilled = {
-            name: arrived.seen({c.sequence for _, c in late if c.transaction == name})
+            name: arrived.sequences({c.sequence for _, c in late if c.transaction == name})
             for name, arrived in self._unfilled.items()
             if name not in self._ended
         }
@@ -510,9 +519,9 @@ class ByTransaction:
             lost_before=self._lost_before,
             is_truncated=self._is_truncated,
             unfilled={
-                name: seen
-                for name, seen in unfilled.items()
-                if sum(map(len, seen.values())) < MOST_UNFILLED_BYTES
+                name: bits
+                for name, bits in unfilled.items()
+                if sum(map(len, bits.values())) < MOST_UNFILLED_BYTES
             },
         ).token()
 

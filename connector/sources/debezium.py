@@ -11,6 +11,7 @@
     BEGIN                                     Skipped, BEGIN
     no value                                  Skipped, TOMBSTONE
     of Debezium's heartbeat topic             Skipped, HEARTBEAT
+    of a transaction topic that is not set    Skipped, TRANSACTION
     DDL, in MySQL's topic of schema changes   Skipped, SCHEMA_CHANGE
 
 The key of a row is that of the record. A value that PostgreSQL did not send (TOAST) has a
@@ -93,6 +94,7 @@ class _Envelope(Struct):
     transaction: _TransactionOf | None = None
     ts_ms: int | None = None
     ddl: Any = None
+    status: Any = None
 
 
 class _JsonEnvelope(_Envelope):
@@ -134,10 +136,8 @@ class DebeziumDecoder:
         placeholder: str = PLACEHOLDER,
     ) -> None:
         self._rows = RowReader(format, tables, has_zone=False)
-        self._transactions, self._heartbeats = (
-            transactions,
-            source_name(heartbeats) if heartbeats else "",
-        )
+        self._transactions = transactions
+        self._heartbeats = source_name(heartbeats) if heartbeats else ""
         self._shape = _JsonEnvelope if isinstance(format, JsonFormat) else _Envelope
         self._placeholders = _placeholders(placeholder)
         self._needles = _needles(placeholder)
@@ -170,7 +170,9 @@ class DebeziumDecoder:
             return Skipped("SCHEMA_CHANGE")
         if record.topic.startswith(HEARTBEAT_TOPIC):
             return Skipped("HEARTBEAT")
-        detail = "the record has no op and no source: it is not an event of Debezium"
+        if envelope.status in ("BEGIN", "END"):
+            return Skipped("TRANSACTION")
+        detail = 'it has no op and no source. For rows alone, set format = "upsert-json"'
         return Poison("UNREADABLE", detail)
 
     def _table(self, source: _Source) -> str:

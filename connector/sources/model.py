@@ -179,7 +179,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a sequencer waits for, for status and log.
+    """The next transaction, and the reason why it waits, for status and log.
 
     - `reason` is one of `clock` (the next commit time is ahead of `now`), `snapshot` (the first
       transaction waits until the initial snapshot was read) and `events` (a transaction lacks
@@ -265,6 +265,6 @@ class Sequencer(Protocol):
 
     @property
     def waiting(self) -> Waiting | None:
-        """What kept the last call of `released` from a transaction that has ended. None: it does
-        not wait, or no transaction has ended.
+        """The transaction that the last call of `released` did not release, although it has ended.
+        None: no transaction waits.
         """

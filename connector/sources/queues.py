@@ -1,5 +1,5 @@
-"""What a sequencer by transaction keeps of events whose turn has not come: a queue for each Kafka
-partition, and the counts of each transaction.
+"""The events whose turn has not come: a queue for each Kafka partition, and the counts of each
+transaction.
 """
 
 from __future__ import annotations
@@ -83,31 +83,37 @@ class PartitionQueue:
 class Arrived:
     """The events of a transaction that were read, each once.
 
-    - `count` is their number, and `skipped` the number of those that no change is sent for.
+    - `count` is their number, `skipped` the number of those that no change is sent for, and
+      `released` that of those that were released.
     - `tables` has the number by table, as far as it is known.
     - `queued` has the number of those in each queue.
     - `truncated` are the topics of tables that it truncates.
     """
 
-    __slots__ = ("_seen", "count", "queued", "skipped", "tables", "truncated")
+    __slots__ = ("_sequences", "count", "queued", "released", "skipped", "tables", "truncated")
 
-    def __init__(self, seen: Mapping[int, bytes] = MappingProxyType({})) -> None:
-        """Begin without events, or with those of `seen`."""
-        self.count = self.skipped = 0
+    def __init__(self, sequences: Mapping[int, bytes] = MappingProxyType({})) -> None:
+        """Begin without events, or with those of `sequences`."""
+        self.count = self.skipped = self.released = 0
         self.tables: Counter[str] = Counter()
         self.queued: Counter[TopicPartition] = Counter()
         self.truncated: set[str] = set()
-        self._seen = {
-            number: bytearray(bits.ljust(_CHUNK_BYTES, b"\0")) for number, bits in seen.items()
+        self._sequences = {
+            number: bytearray(bits.ljust(_CHUNK_BYTES, b"\0")) for number, bits in sequences.items()
         }
+
+    @property
+    def unreleased(self) -> int:
+        """The number of events that wait in queues to be released."""
+        return self.count - self.skipped - self.released
 
     def take(self, sequence: int) -> bool:
         """Count an event. False: it was counted before. The number 0 is unknown, and never seen."""
         if sequence:
             number, index = divmod(sequence >> 3, _CHUNK_BYTES)
-            chunk = self._seen.get(number)
+            chunk = self._sequences.get(number)
             if chunk is None:
-                chunk = self._seen[number] = bytearray(_CHUNK_BYTES)
+                chunk = self._sequences[number] = bytearray(_CHUNK_BYTES)
             bit = 1 << (sequence & 7)
             if chunk[index] & bit:
                 return False
@@ -115,9 +121,9 @@ class Arrived:
         self.count += 1
         return True
 
-    def seen(self, without: Collection[int]) -> dict[int, bytes]:
+    def sequences(self, without: Collection[int]) -> dict[int, bytes]:
         """Return one bit for each sequence that was counted, in numbered pieces."""
-        chunks = {number: bytearray(chunk) for number, chunk in self._seen.items()}
+        chunks = {number: bytearray(chunk) for number, chunk in self._sequences.items()}
         for sequence in without:
             number, index = divmod(sequence >> 3, _CHUNK_BYTES)
             chunks[number][index] &= ~(1 << (sequence & 7))

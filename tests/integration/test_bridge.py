@@ -169,7 +169,7 @@ def test_a_bridge_that_is_killed_anywhere_publishes_the_same_changes(
         if number % 4 == 3:
             source.commit(("beat", 1, {"at": str(number)}))
     assert run(tmp_path, "never", 1) == 0
-    expected = {change_of(change): change for change in changes(config)}
+    expected = bare_changes(config)
 
     for step in sorted(steps):
         folder = tmp_path / step
@@ -177,7 +177,7 @@ def test_a_bridge_that_is_killed_anywhere_publishes_the_same_changes(
         assert run(folder, step, 1) == -signal.SIGKILL, step
         run(folder, step, chosen.randint(2, 20))
         assert run(folder, "never", 1) == 0
-        assert {change_of(change): change for change in changes(other)} == expected, step
+        assert bare_changes(other) == expected, step
 
 
 def test_a_transaction_that_lacks_events_is_shown_and_can_be_skipped(
@@ -201,7 +201,7 @@ def test_a_transaction_that_lacks_events_is_shown_and_can_be_skipped(
     assert bridge.lag == 4, "two rows and two ends"
     assert f"transaction {lacking}" in bridge.waiting
     assert "public.b (0 of 1)" in bridge.waiting
-    assert f"--skip-transaction {lacking}" in bridge.waiting
+    assert bridge.lacking == lacking
 
     assert run_bridge(config, once=True, skip=lacking).changes == 2
     (first, second) = changes(config)[1:]
@@ -418,13 +418,12 @@ def test_a_bridge_survives_the_loss_of_the_broker(tmp_path: Path) -> None:
             until(lambda: "BRIDGE_RETRIES" in {event.code for event in events}, 120)
             broker.restart()
             made.commit(("a", 2, {"n": "2"}), ("b", 1, None))
-            until(lambda: len({change_of(change) for change in changes(config)}) == 4, 120)
+            # Some were not covered by a resume token, and come again.
+            until(lambda: len(bare_changes(config)) == 4, 120)
         finally:
-            print([event.text[:200] for event in events])
             stop.set()
             thread.join()
-        sent_changes = changes(config)
-        assert len({change_of(change) for change in sent_changes}) == 4
+        assert len(bare_changes(config)) == 4
 
 
 def run(folder: Path, step: str, count: int) -> int:
@@ -433,6 +432,13 @@ def run(folder: Path, step: str, count: int) -> int:
     arguments = [str(folder / "connector.toml"), step, str(count)]
     ended = subprocess.run([*command, *arguments], cwd=ROOT, timeout=120, check=False)
     return ended.returncode
+
+
+def bare_changes(config: ConnectorConfig) -> dict[tuple[str, bytes, int, int], DataChange]:
+    """The changes by their order, without their claims: these depend on the heartbeats."""
+    return {
+        change_of(change): replace(change, estimated_low_watermark=0) for change in changes(config)
+    }
 
 
 def change_of(change: DataChange) -> tuple[str, bytes, int, int]:

@@ -293,9 +293,7 @@ MINIMAL = {
     "registry": {"url": "http://h"},
     "spark": {},
     "storage": {},
-    "streams": {
-        "NAME": {"topic": "t", "source": {"format": "debezium-json", "topics": ["dbz.*"]}}
-    },
+    "streams": {"NAME": {"topic": "t", "source": {"format": "debezium-json", "topics": ["dbz.*"]}}},
     "tables": {
         "NAME": {
             "stream": "NAME",

@@ -53,8 +53,8 @@ class _Audit:
         self._kafka, self._admin = config.kafka, client.admin(config.kafka)
         self._changes, self._letters = _Offsets(), _Offsets()
         self._is_whole = True
-        known = BridgeTables(config, stream, lambda _code, _text: None).known
-        self._decoder: Decoder = decoder_of(self._source, config.registry, known, stack)
+        tables = BridgeTables(config, stream, lambda _code, _text: None).of_decoder
+        self._decoder: Decoder = decoder_of(self._source, config.registry, tables, stack)
 
     def results(self) -> Iterator[SourceTopicAudit]:
         """Yield the result of each topic."""

@@ -72,13 +72,13 @@ def tables_in(config: ConnectorConfig, source: SourceConfig, topic: str) -> list
     """Return the tables that the newest records of a topic show. Raises `TopicError` if there is no
     such topic, and `BrokerError`.
     """
-    admin, known = client.admin(config.kafka), KnownTables()
+    admin, shown = client.admin(config.kafka), KnownTables()
     topics.describe(config.kafka, topic, admin)
     with ExitStack() as stack:
-        decoder = decoder_of(source, config.registry, known, stack)
+        decoder = decoder_of(source, config.registry, shown, stack)
         for record in newest_records(config, admin, topic, RECORDS_OF_EACH):
             decoder.decode(record)
-    return list(known.tables.values())
+    return list(shown.tables.values())
 
 
 def newest_records(

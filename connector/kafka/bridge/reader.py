@@ -136,14 +136,6 @@ class SourceReader:
         at_end, self._at_end = self._at_end, set()
         return at_end
 
-    def filled_to(self) -> dict[TopicPartition, int]:
-        """Return the end offsets of the Kafka partitions that have records. Raises
-        `BrokerError`.
-        """
-        ends = self.end_offsets()
-        first = offsets_of(self._admin, self._kafka, EARLIEST, self.positions)
-        return {partition: end for partition, end in ends.items() if end > first[partition]}
-
     def end_offsets(self) -> dict[TopicPartition, int]:
         """Ask Kafka for the offset after the last committed record of each Kafka partition. Raises
         `BrokerError`.
@@ -238,10 +230,10 @@ class SourceReader:
 def topics_of(admin: AdminClient, kafka: KafkaConfig, source: SourceConfig) -> list[str]:
     """Return the names of the topics of a source that exist. Raises `BrokerError`."""
     try:
-        known = admin.list_topics(timeout=client.REACH_TIMEOUT_S).topics
+        existing = admin.list_topics(timeout=client.REACH_TIMEOUT_S).topics
     except KafkaException as error:
         raise client.unreachable(kafka, error.args[0].str()) from error
-    return sorted(name for name in known if not name.startswith("__") and source.has_topic(name))
+    return sorted(name for name in existing if not name.startswith("__") and source.has_topic(name))
 
 
 def described(

@@ -111,7 +111,9 @@ class BridgeSession:
         self._publisher = stack.enter_context(DeadLetterPublisher(kafka, topic))
         position = self._position()
         self._tables = BridgeTables(self._config, self._stream, self._warn)
-        self._decoder = decoder_of(self._source, self._config.registry, self._tables.known, stack)
+        self._decoder = decoder_of(
+            self._source, self._config.registry, self._tables.of_decoder, stack
+        )
         self._changes = Changes(
             lambda table: self._tables.definitions.get(table),
             on_truncate=self._source.on_truncate,
@@ -146,18 +148,20 @@ class BridgeSession:
             for partition in self._reader.read_on():
                 self._sequencer.read_to(partition, self._reader.positions[partition])
             if self._sequencer.wants_ends:
-                self._sequencer.ends(self._reader.filled_to())
+                self._sequencer.ends(self._reader.end_offsets())
             is_busy = self._send_released() or bool(records)
             self._reader.pause(self._sequencer.full)
             now = time.monotonic()
             if self._sequencer.has_claim or now >= self._checkpoint_at:
                 self._checkpoint(now)
             if skip and isinstance(self._sequencer, ByTransaction) and self._sequencer.skip(skip):
-                skip = ""
                 self._warn("TRANSACTION_SKIPPED", f"transaction {skip} is published as it is")
+                skip = ""
             if is_busy:
                 busy_at = now
             elif once and self._is_at(ends, is_idle=now > busy_at + _IDLE_S):
+                # Nothing is reached before it is known that empty Kafka partitions are empty.
+                self._sequencer.ends(self._reader.end_offsets())
                 break
         self._checkpoint(time.monotonic())
         if once and (waiting := self._sequencer.waiting) is not None:
@@ -230,10 +234,10 @@ class BridgeSession:
         if waiting is None:
             self._waiting = None
             return
-        what, said_at = self._waiting or ("", now)
+        what, reported_at = self._waiting or ("", now)
         if what != waiting.transaction:
             self._waiting = waiting.transaction, now
-        elif now > said_at + WAITING_S:
+        elif now > reported_at + WAITING_S:
             self._waiting = waiting.transaction, now
             text = json.dumps(to_stored(waiting), separators=(",", ":"))
             self._producer.send(heartbeat, [(WAITING_HEADER, text)])

@@ -24,7 +24,7 @@ Warn = Callable[[str, str], None]
 class BridgeTables:
     """The tables of the source of one stream. Not thread-safe.
 
-    - `known` are the tables for the decoder.
+    - `of_decoder` are the tables for the decoder.
     - `definitions` has the definition of the table that follows each table of the source. Without
       one, its rows cannot be changes.
     """
@@ -41,7 +41,7 @@ class BridgeTables:
             except ValueError as error:
                 name, at = tables_topic(stream.topic), f"source:{source}"
                 raise record_unreadable(name, at, str(error)) from None
-        self.known = KnownTables(
+        self.of_decoder = KnownTables(
             (SourceTable.from_section(table.section) for table in self._published.values()),
             config.tables_of(stream.name).values(),
             only_declared=not self._source.follows_tables,
@@ -53,10 +53,10 @@ class BridgeTables:
         `definitions` has changed. Raises `ConfigError`, `DeliveryError`, `TopicError` and
         `BrokerError`.
         """
-        if not self.known.has_news:
+        if not self.of_decoder.has_news:
             return False
         changed = {}
-        for news in self.known.take_news():
+        for news in self.of_decoder.take_news():
             for text in news.warnings:
                 self._warn("SOURCE_COLUMNS", text)
             changed[news.table.source] = self._followed(news)

@@ -100,12 +100,12 @@ def change_of(decision: Decision) -> DataChange:
 )
 def test_the_assigned_place_is_in_a_header(order: AssignedOrder) -> None:
     """SRC-6."""
-    assert AssignedOrder.of(letter(b"{", order).headers) == order
+    assert AssignedOrder.from_headers(letter(b"{", order).headers) == order
 
 
 @pytest.mark.parametrize("text", [b"", b"1/2/3", b"a/2/3/x", b"\xff/1/2/3", None])
 def test_another_header_is_no_place(text: bytes | None) -> None:
-    assert AssignedOrder.of(((ORDER_HEADER, text),)) is None
+    assert AssignedOrder.from_headers(((ORDER_HEADER, text),)) is None
 
 
 def test_a_record_that_is_read_twice_has_one_letter_with_its_bytes() -> None:
@@ -174,7 +174,7 @@ def test_a_repair_changes_the_document_of_the_source() -> None:
         (json.dumps(envelope()).encode(), "unset key", "does not follow from its value"),
     ],
 )
-def test_what_is_no_row_is_refused(value: bytes, step: str, why: str) -> None:
+def test_letters_without_a_row_are_refused(value: bytes, step: str, why: str) -> None:
     """SRC-6, replay_is_safe: a refused letter says why, and stays."""
     result = decided(letter(value), *([step] if step else []))
     assert (result.verdict, result.attempt) == (Verdict.REFUSE, 0)

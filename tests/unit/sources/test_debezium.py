@@ -260,6 +260,51 @@ def test_the_transaction_topic(format_):
     assert next(iter(end.counts)) == "public.customers"
 
 
+def test_a_transaction_topic_that_is_not_set_is_left_out():
+    """SRC-3: a pattern of topics may have it."""
+    record = ForeignRecord("dbz.transaction", 0, 1, TIME, b"", to_json(END))
+    assert Bench("json").decoder.decode(record) == Skipped("TRANSACTION")
+
+
+def test_a_key_that_is_null_is_no_key():
+    """SRC-3: Connect's converter writes a null with its schema."""
+    record = Writer("json", KEY, FIELDS).event("c")
+    for key in (b"null", b'{"schema":null,"payload":null}'):
+        event = Bench("json").decoder.decode(record._replace(key=key))
+        assert event == Skipped("NO_KEY", COMMIT, TABLE)
+
+
+def test_a_boundary_that_is_neither_begin_nor_end_is_poison():
+    """SRC-6."""
+    bench = Bench("json", transactions="dbz.transaction")
+    value = to_json({**END, "status": "MIDDLE"})
+    event = bench.decoder.decode(ForeignRecord("dbz.transaction", 0, 1, TIME, b"", value))
+    assert isinstance(event, Poison)
+
+
+def test_bytes_behind_a_record_of_avro_are_poison():
+    """SRC-6."""
+    bench = Bench("avro")
+    record = bench.writer.event("c")
+    assert record.value is not None
+    event = bench.decoder.decode(record._replace(value=record.value + b"x"))
+    assert isinstance(event, Poison)
+    assert "1 bytes behind the record" in event.detail
+    short = bench.decoder.decode(record._replace(value=b"\x00\x00"))
+    assert isinstance(short, Poison)
+
+
+def test_a_key_that_gets_another_column_is_poison():
+    """SRC-6: a table keeps its key."""
+    tables = KnownTables()
+    first = Writer("json", [number("id", 7), number("line", 1)], FIELDS)
+    decoder = DebeziumDecoder(JsonFormat(), tables)
+    assert isinstance(decoder.decode(first.event("d")), Row)
+    event = decoder.decode(Writer("json", KEY, FIELDS).event("d"))
+    assert isinstance(event, Poison)
+    assert event.detail == "the key has id: the table has id, line"
+
+
 MYSQL = {
     "connector": "mysql",
     "db": "shop",
@@ -353,6 +398,7 @@ POISON = {
     "an operation that is not known": lambda writer: writer.event("x"),
     "a key that cannot be read": lambda writer: writer.event("c")._replace(key=b"{"),
     "a key with a NULL": lambda writer: writer.event("c")._replace(key=b'{"id":null}'),
+    "a key that is no object": lambda writer: writer.event("c")._replace(key=b"7"),
     "a key without fields": lambda writer: writer.event("c")._replace(key=b"{}"),
     "an insert without a row": lambda writer: ForeignRecord(
         "t", 0, 1, TIME, b'{"id":7}', to_json(payload("c", None))

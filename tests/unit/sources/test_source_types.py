@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 
@@ -101,6 +102,11 @@ TYPES = [
     (array("tags", text("", ""), ['a"', "é", None]), "ARRAY<STRING>", ['a"', "é", None]),
     (array("days", number("", 0, TIME + "Date", 32), [0]), "ARRAY<DATE>", [date(1970, 1, 1)]),
     (array("nothing", text("", ""), []), "ARRAY<STRING>", []),
+    (
+        replace(array("blobs", raw("", b""), ["AP8="]), raw=[b"\x00\xff"]),
+        "ARRAY<BYTES>",
+        [b"\x00\xff"],
+    ),
     (
         structure("point", "io.debezium.data.geometry.Point", [number("x", 1, bits=32)]),
         "JSON",

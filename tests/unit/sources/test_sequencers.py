@@ -1,0 +1,338 @@
+"""The sequencers in single situations. The laws are in `tests/property/test_source_laws.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from connector.records.model import MAX_RESUME_TOKEN_BYTES
+from connector.sources.by_partition import ByPartition
+from connector.sources.by_transaction import ByTransaction, reads_table
+from connector.sources.model import (
+    Commit,
+    End,
+    Event,
+    ForeignRecord,
+    Poison,
+    Released,
+    Row,
+    Skipped,
+    TopicPartition,
+)
+from connector.sources.position import SourcePosition, by_number
+
+ENDS = "t.transaction"
+NOW = 1_700_000_000_000_000
+SKEW_S = 60
+
+
+class Source:
+    """Records of a source in the order in which they are read, and their sequencer."""
+
+    def __init__(self, sequencer: ByTransaction | ByPartition) -> None:
+        self.sequencer = sequencer
+        self.next: dict[TopicPartition, int] = {(ENDS, 0): 0, ("t.a", 0): 0, ("t.a", 1): 0}
+
+    def add(self, partition: TopicPartition, event: Event, *, at: int | None = None) -> None:
+        offset = self.next.get(partition, 0) if at is None else at
+        self.next[partition] = offset + 1
+        self.sequencer.add(ForeignRecord(*partition, offset, NOW, None, b"x" * 100), event)
+
+    def row(self, number: int, sequence: int, key: int = 1, *, partition: int = 0) -> None:
+        commit = Commit(
+            time=NOW, transaction=str(number), sequence=sequence, after=(10 * number - 10,)
+        )
+        self.add(("t.a", partition), Row(table="a", commit=commit, key={"id": key}))
+
+    def end(self, number: int, count: int, *, time: int = NOW, **counts: int) -> None:
+        commit = Commit(time=time, transaction=str(number), after=(10 * number,))
+        self.add((ENDS, 0), End(commit, count, counts))
+
+    def released(self, now: int = NOW) -> list[Released]:
+        """Release all that can be released, and acknowledge what has to be."""
+        found = list[Released]()
+        for _ in range(5):
+            if self.sequencer.wants_ends:
+                self.sequencer.ends(self.next)
+            found += self.sequencer.released(now)
+            if self.sequencer.has_claim:
+                self.sequencer.claim_acknowledged()
+        return found
+
+
+def by_transaction(position: SourcePosition | None = None, **limits: int) -> ByTransaction:
+    return ByTransaction(ENDS, position, max_clock_skew_s=SKEW_S, **limits)
+
+
+def again(source: Source) -> Source:
+    """A source whose bridge was killed, and begins at its token."""
+    token = source.sequencer.token({})
+    new = Source(by_transaction(SourcePosition.parse(token)))
+    new.next = {**source.next, **new.sequencer.starts}
+    return new
+
+
+def numbers(released: list[Released]) -> list[tuple[str, int]]:
+    return [(r.event.commit.transaction, r.event.commit.sequence) for r in released]
+
+
+def test_an_end_is_read_before_or_after_its_rows() -> None:
+    """SRC-2: the transaction is released when both are there, with the count of its changes."""
+    source = Source(by_transaction())
+    source.row(1, 1)
+    assert source.released() == []
+    source.end(1, 2)
+    source.end(2, 1)
+    assert source.released() == []
+    waiting = source.sequencer.waiting
+    assert waiting is not None
+    assert (waiting.reason, waiting.transaction, waiting.missing) == ("events", "1", 1)
+    source.row(2, 1, partition=1)
+    assert source.released() == []
+    source.row(1, 2, key=2)
+    released = source.released()
+    assert numbers(released) == [("1", 1), ("1", 2), ("2", 1)]
+    assert [r.count for r in released] == [2, 2, 1]
+    assert released[0].commit_timestamp + 2 <= released[2].commit_timestamp
+    assert source.sequencer.reached == released[2].commit_timestamp
+
+
+def test_the_base_is_acknowledged_before_anything_is_sent() -> None:
+    """SRC-2, resumable: it depends on what was read first."""
+    source = Source(by_transaction())
+    source.row(1, 1)
+    source.end(1, 1)
+    source.sequencer.ends(source.next)
+    assert list(source.sequencer.released(NOW)) == []
+    assert source.sequencer.has_claim
+    assert source.sequencer.reached == NOW - 2
+    killed = again(source)
+    source.sequencer.claim_acknowledged()
+    (released,) = source.sequencer.released(NOW)
+    killed.row(1, 1)
+    killed.end(1, 1)
+    (repeated,) = killed.released()
+    assert repeated.commit_timestamp == released.commit_timestamp == NOW
+
+
+def test_a_transaction_without_events_raises_the_clock() -> None:
+    """SRC-2: the table of heartbeats keeps the watermark going."""
+    source = Source(by_transaction())
+    source.end(1, 0)
+    source.end(2, 1, beat=1)
+    commit = Commit(transaction="2", sequence=1, after=(10,))
+    source.add(("t.a", 0), Skipped("HEARTBEAT", commit, "beat"))
+    assert source.released() == []
+    assert source.sequencer.reached == NOW + 2
+    assert source.sequencer.waiting is None
+
+
+def test_events_of_tables_that_are_not_read_do_not_count() -> None:
+    """SRC-2: an end counts all that Debezium sent."""
+    source = Source(ByTransaction(ENDS, max_clock_skew_s=SKEW_S, reads=lambda table: table == "a"))
+    source.row(1, 3)
+    source.end(1, 5, a=1, b=4)
+    (released,) = source.released()
+    assert released.count == 1
+
+
+@pytest.mark.parametrize(
+    ("topics", "table", "is_read"),
+    [
+        (("dbz.public.*",), "public.a", True),
+        (("dbz.public.*",), "other.a", False),
+        (("dbz.public.a", "dbz.public.b"), "public.b", True),
+        (("renamed.*",), "public.a", True),
+    ],
+)
+def test_the_topic_of_a_table_follows_from_the_prefix(
+    topics: tuple[str, ...], table: str, is_read: bool
+) -> None:
+    """SRC-2: a topic with another name could have any table."""
+    assert reads_table("dbz.transaction", topics)(table) == is_read
+
+
+def test_a_commit_time_ahead_waits() -> None:
+    """SRC-2: half of the skew is allowed. The clock is not set for ever by a wrong one."""
+    ahead = NOW + SKEW_S * 1_000_000
+    source = Source(by_transaction())
+    source.sequencer.add(
+        ForeignRecord(ENDS, 0, 0, ahead, None, None),
+        End(Commit(time=ahead, transaction="1", after=(10,)), 0),
+    )
+    assert source.released() == []
+    waiting = source.sequencer.waiting
+    assert waiting is not None
+    assert waiting.reason == "clock"
+    source.released(NOW + SKEW_S * 500_000)
+    assert source.sequencer.reached == ahead
+
+
+def test_commit_times_that_are_equal_or_go_back_rise() -> None:
+    """SRC-2: the log decides, not the clock of the database."""
+    source = Source(by_transaction())
+    for number, time in enumerate((NOW, NOW, NOW - 1_000_000, NOW), start=1):
+        source.row(number, 1)
+        source.end(number, 1, time=time)
+    times = [r.commit_timestamp for r in source.released()]
+    assert times == sorted(set(times))
+
+
+def test_a_large_transaction_is_released_in_parts_and_again_after_a_kill() -> None:
+    """SRC-2, resumable: its memory is bounded, its time is one, and its last changes declare how
+    many it has.
+    """
+    source = Source(by_transaction(most_records=4))
+    source.end(1, 20)
+    first = list[Released]()
+    for sequence in range(1, 11):
+        while ("t.a", 0) in source.sequencer.full:
+            first += source.released()
+        source.row(1, sequence)
+    assert 0 < len(first) < 10
+    assert {r.count for r in first} == {1}
+    assert source.sequencer.reached < first[0].commit_timestamp
+    killed = again(source)
+    assert killed.sequencer.starts["t.a", 0] == 0
+    later = list[Released]()
+    for sequence in range(1, 21):
+        killed.row(1, sequence)
+        later += killed.released()
+    killed.end(1, 20)
+    later += killed.released()
+    assert [r.tie_breaker for r in later] == list(range(1, 21))
+    assert {r.commit_timestamp for r in first + later} == {first[0].commit_timestamp}
+    assert later[-1].count == 20
+
+
+def test_a_topic_that_the_source_gets_later_is_released_from_its_beginning() -> None:
+    """SRC-2, nothing_lost: its rows are of transactions that were released without them."""
+    source = Source(by_transaction())
+    for number in range(1, 4):
+        source.row(number, 1)
+        source.end(number, 1)
+    assert len(source.released()) == 3
+    later = ("t.b", 0)
+    for number in (1, 2):
+        commit = Commit(transaction=str(number), sequence=2, after=(10 * number - 10,))
+        source.add(later, Row(table="b", commit=commit, key={"id": number}))
+    killed = again(source)
+    killed.next[later] = 0
+    for number in (1, 2, 4):
+        commit = Commit(transaction=str(number), sequence=2, after=(10 * number - 10,))
+        killed.add(later, Row(table="b", commit=commit, key={"id": number}))
+    killed.end(4, 1)
+    released = killed.released()
+    assert [(r.event.commit.transaction, r.count) for r in released] == [
+        ("1", 0),
+        ("2", 0),
+        ("4", 1),
+    ]
+    repeated = again(killed)
+    commit = Commit(transaction="2", sequence=2, after=(10,))
+    repeated.add(later, Row(table="b", commit=commit, key={"id": 2}))
+    assert repeated.released() == []
+    assert repeated.sequencer.repetitions == 1
+
+
+def test_events_that_kafka_deleted_before_the_first_start_are_not_waited_for() -> None:
+    """SRC-2: the retention of topics ends at different transactions."""
+    source = Source(by_transaction())
+    source.end(1, 1)
+    source.next["t.a", 0] = 70
+    source.row(2, 4)
+    source.end(2, 3)
+    source.row(3, 1)
+    source.end(3, 1)
+    source.next["t.a", 1] = 0
+    assert numbers(source.released()) == [("2", 4), ("3", 1)]
+    source.end(4, 1)
+    assert source.released() == []
+    assert source.sequencer.waiting is not None
+
+
+def test_a_transaction_whose_end_is_missing_is_released_before_the_next_one() -> None:
+    """SRC-2, nothing_lost: it has no count, and blocks no event behind it."""
+    source = Source(by_transaction())
+    source.row(1, 1)
+    source.end(1, 1)
+    source.released()
+    source.row(2, 1)
+    source.row(3, 1)
+    source.end(3, 1)
+    released = source.released()
+    assert [(r.event.commit.transaction, r.count) for r in released] == [("2", 0), ("3", 1)]
+    assert released[0].commit_timestamp < released[1].commit_timestamp
+
+
+def test_an_event_of_a_transaction_that_was_skipped_is_released_when_it_comes() -> None:
+    """SRC-2, nothing_lost: also after a kill, and once."""
+    source = Source(by_transaction())
+    source.row(1, 1)
+    source.end(1, 2)
+    assert source.released() == []
+    assert isinstance(source.sequencer, ByTransaction)
+    assert not source.sequencer.skip("7")
+    assert source.sequencer.skip("1")
+    (released,) = source.released()
+    assert released.count == 2
+    killed = again(source)
+    killed.row(1, 2)
+    killed.row(1, 2)
+    killed.row(1, 1)
+    (late,) = killed.released()
+    assert (late.event.commit.sequence, late.count) == (2, 0)
+    assert late.commit_timestamp > released.commit_timestamp
+
+
+def test_an_end_that_cannot_be_read_is_poison() -> None:
+    """SRC-6: its rows are released before the next transaction."""
+    source = Source(by_transaction())
+    source.row(1, 1)
+    source.end(1, 1)
+    source.row(2, 1)
+    source.add((ENDS, 0), Poison("UNREADABLE", "broken"))
+    source.row(3, 1)
+    source.end(3, 1)
+    assert [type(r.event).__name__ for r in source.released()] == ["Row", "Poison", "Row", "Row"]
+
+
+def test_a_token_has_room_for_thousands_of_partitions() -> None:
+    """SRC-1: a resume token has at most 64 KB."""
+    starts = {
+        (f"dbz.public.table_{n}", k): 7919 * n * k % 10**9 for n in range(700) for k in range(6)
+    }
+    position = SourcePosition(
+        starts=by_number(starts),
+        topic_ids={f"dbz.public.table_{n}": f"{n:022}" for n in range(700)},
+        recent=tuple(str(7000 + n) for n in range(100)),
+    )
+    assert len(position.token()) < MAX_RESUME_TOKEN_BYTES / 2
+    assert SourcePosition.parse(position.token()) == position
+
+
+@pytest.mark.parametrize(
+    "token", [b"", b"0", b"1", b"1x", b"2" + SourcePosition(starts={}).token()[1:]]
+)
+def test_a_token_of_another_program_is_refused(token: bytes) -> None:
+    """SRC-1."""
+    with pytest.raises(ValueError, match=r"\S"):
+        SourcePosition.parse(token)
+
+
+def test_an_idle_partition_claims_the_time_when_it_was_read_to_its_end() -> None:
+    """SRC-4: otherwise it would hold the watermark of all."""
+    source = Source(ByPartition(max_clock_skew_s=SKEW_S))
+    del source.next[ENDS, 0]
+    source.sequencer.ends(source.next)
+    source.add(("t.a", 0), Row(table="a", commit=Commit(), key={"id": 1}))
+    (released,) = source.sequencer.released(NOW + 5)
+    assert released.commit_timestamp == NOW
+    assert source.sequencer.wants_ends
+    source.sequencer.ends(source.next)
+    assert source.sequencer.has_claim
+    assert source.sequencer.reached == NOW + 5
+    source.add(("t.a", 1), Row(table="a", commit=Commit(), key={"id": 2}))
+    assert list(source.sequencer.released(NOW + 6)) == []
+    source.sequencer.claim_acknowledged()
+    (later,) = source.sequencer.released(NOW + 6)
+    assert later.commit_timestamp == NOW + 6
