@@ -76,6 +76,10 @@ class Pipeline:
             time.sleep(_POLL_S)
         return value
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def finish(self) -> None:
         """Wait for its end. Raises `DemoError` if it failed."""
         if self._process.wait():

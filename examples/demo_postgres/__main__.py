@@ -17,12 +17,11 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from connector import ConnectorConfig
 from connector.errors import ConnectorError, TableError
 from connector.jars import JarStore, fetch
 from connector.kafka import LocalBroker, create_topic
 from connector.services import DeadLetters, audit, load_config, read, status
-from examples.demo.pipeline import DemoError, Pipeline, own_environment
+from examples.demo.pipeline import PATIENCE_S, DemoError, Pipeline, own_environment
 from examples.demo_postgres import compare
 from examples.demo_postgres.shop import TABLES, Shop
 from tests import machine, postgres
@@ -33,6 +32,7 @@ STREAM: Final = "shop"
 WIDTH: Final = 100
 DIFFERENCES_SHOWN: Final = 20
 WORK_S: Final = 10.0
+POLL_S: Final = 0.2
 CONFIG: Final = """\
 # Written by the demo.
 warehouse = "warehouse"
@@ -64,6 +64,8 @@ class Demo:
     equal: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    restarts_left: int = 0
+    """How often `connector run` may end. It may not before the broker is killed."""
 
     def run(self, stack: ExitStack) -> None:
         """Scenes 1 to 4. The stack ends the parts."""
@@ -78,6 +80,7 @@ class Demo:
             self.compare_result()
 
     def start(self, stack: ExitStack) -> None:
+        self.config_file = self.folder / "connector.toml"
         self.shop.open()
         say(f"PostgreSQL has {len(TABLES)} tables and {len(self.shop.newest)} rows")
         self.broker = LocalBroker.start(self.folder / "broker", self.jars)
@@ -90,7 +93,7 @@ class Demo:
             ),
             "utf-8",
         )
-        self.config = self._config()
+        self.config = load_config(self.config_file, own_environment())
         create_topic(self.config.kafka, STREAM, kafka_partitions=2)
         self.debezium = Debezium(
             self.folder / "debezium",
@@ -115,7 +118,6 @@ class Demo:
         say("a column was added: customers.phone")
         self.server.run("UPDATE customers SET phone = 'none' WHERE id < 1000")
         time.sleep(WORK_S)
-        self._wait_for_stream("the work of the shop")
 
     def kill_all(self) -> None:
         """Kill each part while the shop works, and wait until the tables follow again."""
@@ -146,6 +148,7 @@ class Demo:
         self.pipeline = self._command("run")
 
     def _kill_broker(self) -> None:
+        self.restarts_left = 3
         os.kill(self.broker.pid, signal.SIGKILL)
         self.broker = LocalBroker.start(self.folder / "broker", self.jars, port=self.broker.port)
 
@@ -186,15 +189,6 @@ class Demo:
             say(";\n".join(f"       {what}" for what in self.equal[1:]))
         for difference in self.differences[:DIFFERENCES_SHOWN]:
             say(f"DIFFERENT: {difference}")
-        if more := len(self.differences[DIFFERENCES_SHOWN:]):
-            say(f"and {more:,} more differences")
-
-    @property
-    def config_file(self) -> Path:
-        return self.folder / "connector.toml"
-
-    def _config(self) -> ConnectorConfig:
-        return load_config(self.config_file, own_environment())
 
     def _command(self, command: str, *options: str) -> Pipeline:
         log = self.folder / f"{command}.log"
@@ -204,20 +198,36 @@ class Demo:
         """Wait until the changelog has everything up to this moment."""
         now = time.time_ns() // 1000
 
-        def look() -> bool | None:
-            return (status(self.config).streams[STREAM].low_watermark or 0) > now or None
+        def look() -> bool:
+            return (status(self.config).streams[STREAM].low_watermark or 0) > now
 
-        self.pipeline.wait_for(look, what)
+        self._wait_for(look, what)
 
     def _wait_for_tables(self, what: str) -> None:
         """Wait until a cut of all tables has everything up to this moment."""
         now = time.time_ns() // 1000
 
-        def look() -> bool | None:
-            self.config = self._config()
-            return all(self._cut(table) > now for table in self._shown()) or None
+        def look() -> bool:
+            self.config = load_config(self.config_file, own_environment())
+            return all(self._cut(table) > now for table in self._shown())
 
-        self.pipeline.wait_for(look, what)
+        self._wait_for(look, what)
+
+    def _wait_for(self, look: Callable[[], bool], what: str) -> None:
+        """Wait, and start `connector run` again if it ends, as a service manager does: it ends if
+        Kafka is away for half a minute. Raises `DemoError` if it does not help.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while not look():
+            if self.pipeline.has_ended:
+                if not self.restarts_left:
+                    self.pipeline.finish()
+                self.restarts_left -= 1
+                self.pipeline = self._command("run")
+                say("connector run has ended without Kafka, and was started again")
+            if time.monotonic() > deadline:
+                raise DemoError(f"The tables have not shown {what} after {PATIENCE_S:g} s")
+            time.sleep(POLL_S)
 
     def _shown(self) -> set[str]:
         """The tables that have rows."""
@@ -233,7 +243,6 @@ class Demo:
         return 0
 
     def _check(self, statement: str, differences: Sequence[str]) -> None:
-        """Print a statement if there are no differences, and else their number."""
         wrong = f"it is not true that {statement}: {len(differences):,} differences"
         say(wrong if differences else statement)
         self.differences += differences
@@ -257,8 +266,8 @@ def heading(name: str) -> None:
 
 def new_folder(output: Path | None) -> Path:
     folder = ROOT / "build" / "demo-postgres" if output is None else output.absolute()
-    if output is None and folder.exists():
-        shutil.rmtree(folder)
+    if output is None:
+        shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise DemoError(f"{folder} is not empty. Name a new folder")
@@ -282,11 +291,11 @@ def run_demo(output: Path | None) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.demo_postgres", description=__doc__)
     parser.add_argument("--output", type=Path, help="a new folder. Default: build/demo-postgres")
-    arguments = parser.parse_args()
+    output = parser.parse_args().output
     # So that SIGTERM also ends all parts.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        is_equal = run_demo(arguments.output)
+        is_equal = run_demo(output)
     except (
         ConnectorError,
         DemoError,
