@@ -256,7 +256,7 @@ def _show_altered(name: str, what: str, report: AlterReport, *, dry_run: bool) -
 @click.pass_context
 def publish(ctx: click.Context, name: str, *, take_over: bool) -> None:
     """Publish the definition of table NAME for producers, as `connector run` does."""
-    publish_table(config_of(ctx), name, take_over=take_over)
+    publish_table(config_of(ctx), name, take_over=take_over, on_event=show_event)
     err(f"{name}: the definition is published")
 
 

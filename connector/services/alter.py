@@ -14,7 +14,7 @@ from connector.clock import now_us
 from connector.config.settings import find_table
 from connector.errors import argument_invalid
 from connector.errors.definitions import definition_different
-from connector.services.events import OnEvent, log_event
+from connector.services.events import OnEvent, log_event, warning
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
 from connector.services.warehouses import warehouse_of
@@ -152,7 +152,9 @@ def _survey(
     )
 
 
-def publish_table(config: ConnectorConfig, table: str, *, take_over: bool = False) -> None:
+def publish_table(
+    config: ConnectorConfig, table: str, *, take_over: bool = False, on_event: OnEvent = log_event
+) -> None:
     """Publish the definition of a table for producers, as `run` does (EVO-1). If the topic has this
     version, nothing is published.
 
@@ -162,6 +164,7 @@ def publish_table(config: ConnectorConfig, table: str, *, take_over: bool = Fals
         config: It has the table.
         table: The name of the table, which the pipeline has made.
         take_over: Replace the definition of a table of this name in another warehouse.
+        on_event: Receives a warning for each record of the topic that cannot be read.
 
     Raises:
         ConfigError: There is no such table.
@@ -179,6 +182,10 @@ def publish_table(config: ConnectorConfig, table: str, *, take_over: bool = Fals
     properties = open_table(path, table=table).properties
     definition, ids = from_properties(properties)
     published = PublishedTable(properties.get(TABLE_ID_PROPERTY, ""), ids.version, definition)
-    refused = publish_tables(config.kafka, stream.topic, [published], take_over=take_over)
+    refused = publish_tables(
+        *(config.kafka, stream.topic, [published]),
+        take_over=take_over,
+        on_unreadable=lambda error: on_event(warning(error.code, str(error), table=table)),
+    )
     if table in refused:
         raise refused[table]

@@ -274,7 +274,7 @@ class _Run:
             definitions=DefinitionPorts(
                 overrides.columns,
                 lambda settled: overrides.settle(settled, now_us(), who()),
-                partial(_publish, self.config),
+                partial(_publish, self.config, self.on_event, set()),
             ),
             last_clean_up=history.last_clean_up,
             forget_cuts=history.forget_cuts,
@@ -323,16 +323,25 @@ def _short_turns() -> Iterator[None]:
 
 
 def _publish(
-    config: ConnectorConfig, tables: Sequence[PublishedTable]
+    config: ConnectorConfig, on_event: OnEvent, warned: set[str], tables: Sequence[PublishedTable]
 ) -> Mapping[str, ConnectorError]:
-    """Publish the definitions of tables on the topics of their streams (EVO-1)."""
+    """Publish the definitions of tables on the topics of their streams (EVO-1). `warned` has the
+    problems of records that were reported.
+    """
     from connector.kafka.tables import publish_tables
+
+    def on_unreadable(error: TopicError) -> None:
+        if error.problem not in warned:
+            warned.add(error.problem)
+            on_event(warning(error.code, str(error)))
 
     refused = dict[str, ConnectorError]()
     for name, stream in config.streams.items():
         of_stream = [table for table in tables if table.definition.stream == name]
         if of_stream:
-            refused |= publish_tables(config.kafka, stream.topic, of_stream)
+            refused |= publish_tables(
+                config.kafka, stream.topic, of_stream, on_unreadable=on_unreadable
+            )
     return refused
 
 
