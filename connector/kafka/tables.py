@@ -157,8 +157,8 @@ class SourceTablesWatch:
                 name = bytes(key).decode(errors="replace")
                 if name.startswith(SOURCE_PREFIX):
                     records[name] = (name, bytes(value), offset)
-        found = _of_sources(self._topic, records.values(), self._on_unreadable)
-        tables, self._tables = self._tables | found, {}
+        newest = _of_sources(self._topic, records.values(), self._on_unreadable)
+        tables, self._tables = self._tables | newest, {}
         return tables
 
     def close(self) -> None:

@@ -71,8 +71,8 @@ class SourceTables:
             return False
         before = _read(self._config)
         after = {name: dict(tables) for name, tables in before.items()}
-        for name, found in published.items():
-            values = {source: table.to_value().decode() for source, table in found.items()}
+        for name, tables in published.items():
+            values = {source: table.to_value().decode() for source, table in tables.items()}
             after.setdefault(name, {}).update(values)
         if after == before:
             return False
