@@ -167,7 +167,7 @@ def alter(name: str) -> None:
 @click.argument("type_", metavar="TYPE")
 @click.option("--family", help="The family of its cell. Default: that of the first column.")
 @click.option("--qualifier", help="The qualifier of its cell. Default: the name of the column.")
-@click.option("--encoding", type=click.Choice([*Encoding]), default=Encoding.TEXT)
+@click.option("--encoding", type=click.Choice(list(map(str, Encoding))), default=str(Encoding.TEXT))
 @click.option("--default", help="The value that writers of rows give to a field without a value.")
 @_dry_run
 @click.pass_context

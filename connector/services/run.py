@@ -17,7 +17,7 @@ from connector.clock import now_us
 from connector.config.storage import is_local, look_every_s
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.ledger import LetterState
-from connector.errors import BrokerError, ConnectorError, TableError, TopicError
+from connector.errors import BrokerError, ConfigError, ConnectorError, TableError, TopicError
 from connector.errors.settings import setting_missing
 from connector.records.views import view_of_time
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
@@ -210,7 +210,15 @@ class _Run:
                 start = partial(
                     Pipeline, spark, config, ports, job_log, merge_few, on_line, on_step
                 )
-                pipeline, config = repeating(start, "the tables", on_line, self.stop), None
+                try:
+                    pipeline, config = repeating(start, "the tables", on_line, self.stop), None
+                except (ConfigError, TableError) as error:
+                    if self.reloads is None:
+                        raise
+                    config = self.reloads.go_back(error)
+                    continue
+                if self.reloads is not None:
+                    self.reloads.began()
                 if self.once:
                     pipeline.run_once(self.stop)
                 else:
