@@ -190,10 +190,14 @@ def add_column(
     columns = find_table(config, name).columns
     if family is None and not columns:
         raise click.UsageError("give the family of the cell with --family: the table has no column")
+    try:
+        cell = (column if qualifier is None else qualifier).encode()
+    except UnicodeEncodeError:
+        raise click.UsageError("the name of a column and a qualifier are UTF-8") from None
     added = Column(
         column,
         family or columns[0].family,
-        (column if qualifier is None else qualifier).encode(),
+        cell,
         type_of(type_),
         Encoding(encoding),
         default=default,

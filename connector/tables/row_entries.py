@@ -115,6 +115,8 @@ class RowEntries:
             InvalidChangeError: The row is refused. `field` is the name of the field, or the path of
                 a part of it.
         """
+        if row.__class__ is not dict and not isinstance(row, Mapping):
+            raise InvalidChangeError(Rule.ROW_KEY, "row", "a dict of values by column", row)
         row_key = self._row_key(row)
         replaces = self._missing is not Missing.KEEP
         entries: list[Entry] = [*self._deletions] if replaces else []

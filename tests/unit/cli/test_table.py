@@ -171,6 +171,8 @@ def test_columns_are_added_changed_and_dropped(
     add = ["table", "alter", "one", "add-column", "note", "STRING"]
     assert cli.invoke(add) == 2
     assert "--family" in capsys.readouterr().err
+    assert cli.invoke([*add, "--family", "f", "--qualifier", "\udcff"]) == 2
+    assert "UTF-8" in capsys.readouterr().err
     assert cli.invoke([*add, "--family", "f", "--default", "x"]) == 0
     assert "note is added before the next apply" in capsys.readouterr().err
     assert cli.invoke(["table", "set", "one", "max_staleness=5m"]) == 0

@@ -70,6 +70,7 @@ def test_rows_become_changes_of_a_producer(topic: KafkaConfig) -> None:
 def test_a_refused_row_refuses_its_batch(topic: KafkaConfig) -> None:
     """EVO-4, EVO-5, EVO-6, `poison_is_contained`: each bad row is named; nothing is sent."""
     rows: list[Any] = [{"id": "a"}, {"id": "b", "colour": "red"}, {"id": "c", "total": "x"}, {}]
+    rows += [7, None, [("id", "a")], {"id": "d", "total": [10**5_000]}]
     with ChangeProducer(topic, FACTS) as producer:
         writer = TableWriter(producer, TABLE, stream_partition="p")
         with pytest.raises(RowErrors) as caught:
@@ -79,6 +80,10 @@ def test_a_refused_row_refuses_its_batch(topic: KafkaConfig) -> None:
             1: "colour",
             2: "total",
             3: "id",
+            4: "row",
+            5: "row",
+            6: "row",
+            7: "total",
         }
         assert "at index 2, total is 'x', but must be NUMERIC: " in str(caught.value)
         with pytest.raises(RowErrors, match="colour is 'red'"):
