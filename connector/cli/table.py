@@ -255,7 +255,7 @@ def _show_altered(name: str, what: str, report: AlterReport, *, dry_run: bool) -
 @click.option(
     "--take-over",
     is_flag=True,
-    help="Replace the definition of a table of this name in another warehouse.",
+    help="Replace the definition of another warehouse's table, and a newer version.",
 )
 @click.pass_context
 def publish(ctx: click.Context, name: str, *, take_over: bool) -> None:

@@ -194,7 +194,7 @@ def publish_tables(
         kafka: The brokers and client settings.
         topic: The name of the change topic.
         tables: The definitions.
-        take_over: Replace a definition of another table of the same name.
+        take_over: Replace a definition of another table of the same name, and a newer version.
         on_unreadable: Receives an error for each record of the topic that cannot be read. It counts
             as none for its key.
 
@@ -215,7 +215,7 @@ def publish_tables(
         if last is not None and last.table_id != table.table_id and not take_over:
             ids = last.table_id, table.table_id
             refused[name] = definition_of_another_table(facts.topic, name, *ids)
-        elif last is None or last.table_id != table.table_id or last.version < table.version:
+        elif last is None or (last != table if take_over else last.version < table.version):
             new.append(table)
     if new:
         _send(kafka, facts, {table.definition.name: table.to_value() for table in new})

@@ -101,3 +101,7 @@ def test_a_record_that_cannot_be_read_counts_as_none(
     assert publish_tables(kafka, "t", [ORDERS], on_unreadable=reported.append) == {}
     assert ["Record 2 (key 'orders')" in error.problem for error in reported] == [True]
     assert published_tables(kafka, "t")["orders"].version == 3
+    older = replace(ORDERS, version=2)
+    for take_over, version in ((False, 3), (True, 2)):
+        assert publish_tables(kafka, "t", [older], take_over=take_over) == {}
+        assert published_tables(kafka, "t")["orders"].version == version
