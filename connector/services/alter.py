@@ -106,8 +106,7 @@ def alter_table(
         definition_of(overrides.warehouse, table),
     )
     name, column = _column(table, before, stored and stored[0], add, drop, default)
-    names = {other.name.lower() for other in declared.columns}
-    only_default = default is not None and name.lower() in names and not _is_set(earlier, name)
+    only_default = default is not None and _is_as_declared(declared, earlier, name)
     override = ColumnOverride(table, name, column, now_us(), who(), only_default)
     others = [other for other in earlier if other.name.lower() != name.lower()]
     # The columns of `earlier` may not go together, until one is dropped.
@@ -142,9 +141,13 @@ def _column(
     return column.name, column
 
 
-def _is_set(overrides: Iterable[ColumnOverride], name: str) -> bool:
-    """Whether an override says what a column is."""
-    return any(o.name.lower() == name.lower() and not o.only_default for o in overrides)
+def _is_as_declared(
+    declared: TableDefinition, overrides: Iterable[ColumnOverride], name: str
+) -> bool:
+    """Whether the configuration says what a column is, and no override."""
+    names = {column.name.lower() for column in declared.columns}
+    names -= {override.name.lower() for override in overrides if not override.only_default}
+    return name.lower() in names
 
 
 def _survey(
