@@ -208,7 +208,7 @@ def alter(name: str) -> None:
 @click.argument("type_", metavar="TYPE")
 @click.option("--family", help="The family of its cell. Default: that of the first column.")
 @click.option("--qualifier", help="The qualifier of its cell. Default: the name of the column.")
-@click.option("--encoding", type=click.Choice([*Encoding]), default=Encoding.TEXT)
+@click.option("--encoding", type=click.Choice(list(map(str, Encoding))), default=str(Encoding.TEXT))
 @click.option("--default", help="The value that writers of rows give to a field without a value.")
 @_dry_run
 @click.pass_context
@@ -231,10 +231,14 @@ def add_column(
     columns = find_table(config, name).columns
     if family is None and not columns:
         raise click.UsageError("give the family of the cell with --family: the table has no column")
+    try:
+        cell = (column if qualifier is None else qualifier).encode()
+    except UnicodeEncodeError:
+        raise click.UsageError("the name of a column and a qualifier are UTF-8") from None
     added = Column(
         column,
         family or columns[0].family,
-        (column if qualifier is None else qualifier).encode(),
+        cell,
         type_of(type_),
         Encoding(encoding),
         default=default,
@@ -292,12 +296,12 @@ def _show_altered(name: str, what: str, report: AlterReport, *, dry_run: bool) -
 @click.option(
     "--take-over",
     is_flag=True,
-    help="Replace the definition of a table of this name in another warehouse.",
+    help="Replace the definition of another warehouse's table, and a newer version.",
 )
 @click.pass_context
 def publish(ctx: click.Context, name: str, *, take_over: bool) -> None:
     """Publish the definition of table NAME for producers, as `connector run` does."""
-    publish_table(config_of(ctx), name, take_over=take_over)
+    publish_table(config_of(ctx), name, take_over=take_over, on_event=show_event)
     err(f"{name}: the definition is published")
 
 

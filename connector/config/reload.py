@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
 from connector.config.settings import ConnectorConfig
-from connector.errors import ConnectorError
-from connector.errors.definitions import column_lost
+from connector.errors import ConfigError, ConnectorError, TableError
 from connector.errors.settings import reload_refused
-from connector.tables.definition import TableDefinition, compatible
+from connector.tables.alterations import ColumnOverride, declared_alteration, with_overrides
+from connector.tables.definition import TableDefinition
+from connector.tables.stored_definition import ColumnIds
 
 _TAKEN: Final = frozenset(
     {"columns", "max_staleness_s", "apply_every_s", "on_unreadable", "start_from"}
@@ -22,19 +23,37 @@ _BELOW: Final = frozenset({"streams", "tables"})
 def reload_faults(
     running: ConnectorConfig,
     new: ConnectorConfig,
-    dropped: Mapping[str, Collection[str]] | None = None,
+    existing: Mapping[str, tuple[TableDefinition, ColumnIds]],
+    overrides: Mapping[str, Sequence[ColumnOverride]],
 ) -> list[ConnectorError]:
     """Return why a running pipeline cannot take a configuration: an error for each setting. An
     empty list: it can. It takes new tables of existing streams, new columns, bounds and paces.
 
-    `dropped` has the columns that operators dropped, by table.
+    `existing` has the tables of the warehouse, and `overrides` the columns of operators, by table.
     """
-    return list(_faults(running, new, dropped or {}))
+    faults = list(_faults(running, new))
+    different = {name for name, table in running.tables.items() if _of_table(table, new)}
+    for name, table in new.tables.items():
+        if name not in different:
+            try:
+                _check_columns(table, existing.get(name), overrides.get(name, ()))
+            except (ConfigError, TableError) as error:
+                faults.append(error)
+    return faults
 
 
-def _faults(
-    running: ConnectorConfig, new: ConnectorConfig, dropped: Mapping[str, Collection[str]]
-) -> Iterator[ConnectorError]:
+def _check_columns(
+    declared: TableDefinition,
+    existing: tuple[TableDefinition, ColumnIds] | None,
+    overrides: Sequence[ColumnOverride],
+) -> None:
+    if existing is None:
+        with_overrides(declared, overrides)
+    else:
+        declared_alteration(*existing, declared, overrides)
+
+
+def _faults(running: ConnectorConfig, new: ConnectorConfig) -> Iterator[ConnectorError]:
     for name in _different(running, new, _BELOW):
         yield reload_refused(name)
     for kind in sorted(_BELOW):
@@ -47,25 +66,15 @@ def _faults(
         if name in new.streams:
             for setting in _different(stream, new.streams[name]):
                 yield reload_refused(f"streams.{name}.{setting.removesuffix('_s')}")
-    for name, table in running.tables.items():
-        if name in new.tables:
-            yield from _of_table(table, new.tables[name], dropped.get(name, ()))
+    for table in running.tables.values():
+        yield from _of_table(table, new)
 
 
-def _of_table(
-    running: TableDefinition, new: TableDefinition, dropped: Collection[str]
-) -> Iterator[ConnectorError]:
-    where = f"tables.{running.name}"
-    for setting in _different(running, new, _TAKEN):
-        yield reload_refused(f"{where}.{setting}")
-    for difference in compatible(running, new):
-        if difference.startswith("column "):
-            yield reload_refused(f"{where}.columns", f"differs: {difference}")
-    allowed = {name.lower() for name in dropped}
-    declared = {column.name.lower() for column in new.columns}
-    for column in running.columns:
-        if column.name.lower() not in declared | allowed:
-            yield column_lost(running.name, column.name)
+def _of_table(running: TableDefinition, new: ConnectorConfig) -> list[ConnectorError]:
+    if (table := new.tables.get(running.name)) is None:
+        return []
+    settings = _different(running, table, _TAKEN)
+    return [reload_refused(f"tables.{running.name}.{setting}") for setting in settings]
 
 
 def _different(first: Any, second: Any, but: Collection[str] = ()) -> Iterator[str]:

@@ -13,8 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from connector.config.parse import parse_tables
-from connector.config.settings import ConnectorConfig, SourceConfig
+from connector.config.settings import ConnectorConfig, SourceConfig, StreamConfig
+from connector.errors import ConfigError
 from connector.errors.settings import setting_invalid
+from connector.sources.columns import SourceTable
+from connector.tables.published import DAMAGES
 
 _COLUMNS: Final = "columns"
 
@@ -48,8 +51,24 @@ class FollowedTable:
             if not isinstance(section.get("source"), str):
                 raise ValueError("its section has no source")
             return FollowedTable(str(stored["name"]), section, fields)
-        except (KeyError, TypeError, RecursionError) as error:
+        except DAMAGES as error:
             raise ValueError(str(error)) from None
+
+    @staticmethod
+    def from_record(value: bytes) -> FollowedTable:
+        """As `from_value`, for a value that any program may have written: the section must be one
+        that a bridge makes.
+        """
+        table = FollowedTable.from_value(value.decode())
+        try:
+            SourceTable.from_section(table.section).definition(table.name, "s")
+            parse_tables(
+                {table.name: {**table.section, "stream": "s"}},
+                {"s": StreamConfig(name="s", topic="s")},
+            )
+        except (*DAMAGES, ConfigError) as error:
+            raise ValueError(str(error)) from None
+        return table
 
 
 def with_source_tables(

@@ -87,6 +87,15 @@ def cell_repeated(table: str, column: str, other: str, cell: str) -> ConfigError
     )
 
 
+def column_exists(table: str, column: str) -> ConfigError:
+    return ConfigError(
+        "COLUMNS_INVALID",
+        f"Table {table} has a column {column}",
+        "A column that exists cannot be added",
+        "Choose another name, or set the default of this column",
+    )
+
+
 def key_columns_invalid(count: int, limit: int) -> ConfigError:
     return ConfigError(
         "KEY_INVALID",
@@ -143,7 +152,7 @@ def column_lost(table: str, column: str) -> TableError:
         "TABLE_COLUMN_LOST",
         f"The configuration of table {table} has no column {column}, and the table has one",
         "A missing line of the configuration drops no column, because it may be a mistake",
-        "Declare the column again, or drop it with alter_table",
+        "Declare the column again, or drop it from the table",
         table=table,
     )
 

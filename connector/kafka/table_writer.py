@@ -17,7 +17,7 @@ from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.write_streams.queue import Append
 from connector.kafka.write_streams.stream import WriteStream
 from connector.records.model import SERVER_TIME, DataChange, Entry
-from connector.tables.definition import TableDefinition, compatible, with_fixed
+from connector.tables.definition import Column, TableDefinition, compatible, with_fixed
 from connector.tables.row_entries import Missing, RowEntries, Unknown
 from connector.text import counted
 from connector.write_streams.model import StreamKind
@@ -37,9 +37,13 @@ class TableWriter(Generic[_Answer]):
     With a producer, a method returns the commit timestamp (µs), for `ChangeProducer.reached`. With
     a write stream, it returns its `Append`.
 
-    For a row with a field that is no column, the published definitions are read, at most once a
-    second (EVO-1). New columns of the table are used from then on, also for this row, and
-    `updated_schema` is the version of their definition. None: the table is as it was given.
+    The published definitions are read before the first row (EVO-1). The family of the presence mark
+    is that of the published definition, and a deletion is in its families, too. If they cannot be
+    read, rows are written as the table was given.
+
+    For a row with a field that is no column, they are read again, at most once a second. New
+    columns of the table are used from then on, also for this row, and `updated_schema` is the
+    version of their definition. None: the table has the columns that were given.
     """
 
     @overload
@@ -214,10 +218,12 @@ class TableWriter(Generic[_Answer]):
         return cast("_Answer", commit_timestamp)
 
     def _take_published(self, rows: Iterable[Any]) -> None:
-        """Take new columns of the published definition, if a row has fields that are no columns."""
+        """Read the published definition before the first row, and if a row has fields that are no
+        columns. Take from it what decides the existing rows, and the columns of such fields.
+        """
         unknown = self._rows.unknown(row for row in rows if isinstance(row, Mapping))
-        now = time.monotonic()
-        if not unknown or now < self._look_at:
+        is_first, now = math.isinf(self._look_at), time.monotonic()
+        if not (unknown or is_first) or now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S
         try:
@@ -225,15 +231,18 @@ class TableWriter(Generic[_Answer]):
         except ConnectorError as error:
             client.log.info("the published definitions were not read: %s", error)
             return
-        if published is None or compatible(published.definition, self.table):
+        if published is None or published.definition.source != self.table.source:
             return
-        new = [column for column in published.definition.columns if column.name in unknown]
+        existing = published.definition
+        table, new = with_fixed(existing, self.table), list[Column]()
+        if not compatible(existing, table):
+            cells = {column.cell for column in table.columns}
+            new = [c for c in existing.columns if c.name in unknown and c.cell not in cells]
         if new:
-            columns = (*self.table.columns, *new)
-            self._rows = self._rows.with_definition(
-                replace(with_fixed(published.definition, self.table), columns=columns)
-            )
+            table = replace(table, columns=(*table.columns, *new))
             self.updated_schema = published.version
+        families = [column.family for column in existing.columns]
+        self._rows = self._rows.with_definition(table, families)
 
     def _change(
         self,

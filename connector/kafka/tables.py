@@ -6,10 +6,12 @@ A bridge publishes the columns of the tables of its source on the same topic (SR
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
+from connector.config.source_tables import FollowedTable
 from connector.errors import TopicError
 from connector.errors.kafka import definition_of_another_table, record_unreadable
 from connector.errors.producers import records_undelivered
@@ -19,10 +21,15 @@ from connector.kafka.sending import SendError, SendQueue, text_of
 from connector.tables.published import SOURCE_PREFIX, PublishedTable, tables_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from connector.config.settings import KafkaConfig
     from connector.validation import KafkaRecord
+
+OnUnreadable = Callable[[TopicError], None]
+"""Receives the error of a record that cannot be read. It names the key and the offset."""
+
+_Read = TypeVar("_Read")
 
 READ_TIMEOUT_S: Final = 30.0
 PUBLISH_TIMEOUT_S: Final = 30.0
@@ -38,27 +45,45 @@ def published_tables(kafka: KafkaConfig, topic: str) -> dict[str, PublishedTable
         topic: The name of the change topic.
 
     Returns:
-        The definitions. Records of earlier versions are left out.
+        The definitions. Records of earlier versions are left out, and so is a table whose newest
+        record cannot be read, with a warning.
 
     Raises:
-        TopicError: There is no topic `<topic>.tables`, or a record is not one of lowmark.
+        TopicError: There is no topic `<topic>.tables`, or it is not suitable.
         BrokerError: No broker answers.
     """
-    return _read(kafka, topics.describe(kafka, tables_topic(topic)))
+    return _read(kafka, topics.describe(kafka, tables_topic(topic)), _log)
 
 
-def _read(kafka: KafkaConfig, facts: topics.TopicFacts) -> dict[str, PublishedTable]:
-    tables: dict[str, PublishedTable] = {}
-    for record in _newest(kafka, facts).values():
-        name = (record.key or b"").decode(errors="replace")
-        if name.startswith(SOURCE_PREFIX):
-            continue
+def _log(error: TopicError) -> None:
+    client.log.warning("%s", error)
+
+
+def _read(
+    kafka: KafkaConfig, facts: topics.TopicFacts, on_unreadable: OnUnreadable
+) -> dict[str, PublishedTable]:
+    records = [
+        (key.decode(errors="replace"), record.value or b"", record.position.offset)
+        for key, record in _newest(kafka, facts).items()
+        if not key.startswith(SOURCE_PREFIX.encode())
+    ]
+    return _readable(facts.topic, records, PublishedTable.from_value, on_unreadable)
+
+
+def _readable(
+    topic: str,
+    records: Iterable[tuple[str, bytes, int]],
+    read: Callable[[bytes], _Read],
+    on_unreadable: OnUnreadable,
+) -> dict[str, _Read]:
+    """Read the values of records by their keys. `records` has the offset of each."""
+    readable: dict[str, _Read] = {}
+    for key, value, offset in records:
         try:
-            tables[name] = PublishedTable.from_value(record.value or b"")
+            readable[key] = read(value)
         except ValueError as error:
-            offset = str(record.position.offset)
-            raise record_unreadable(facts.topic, offset, str(error)) from None
-    return tables
+            on_unreadable(record_unreadable(topic, f"{offset} (key {key!r})", str(error)))
+    return readable
 
 
 def _newest(kafka: KafkaConfig, facts: topics.TopicFacts) -> dict[bytes, KafkaRecord]:
@@ -76,9 +101,11 @@ def _newest(kafka: KafkaConfig, facts: topics.TopicFacts) -> dict[bytes, KafkaRe
     return {key: record for key, record in newest.items() if record.value}
 
 
-def source_tables(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
+def source_tables(
+    kafka: KafkaConfig, topic: str, on_unreadable: OnUnreadable = _log
+) -> dict[str, FollowedTable]:
     """Read the newest columns of each table of the source of a change topic, by its name there, as
-    a bridge has published them (SRC-5).
+    a bridge has published them (SRC-5). A table whose newest record cannot be read is left out.
 
     Raises `TopicError` if the topic `<topic>.tables` is not suitable, and `BrokerError`. Without
     that topic, there are none.
@@ -89,39 +116,50 @@ def source_tables(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
         if error.code != "TOPIC_MISSING":
             raise
         return {}
-    newest = _newest(kafka, facts)
-    prefix = SOURCE_PREFIX.encode()
-    return {
-        key.removeprefix(prefix).decode(errors="replace"): record.value or b""
-        for key, record in newest.items()
-        if key.startswith(prefix)
-    }
+    records = [
+        (key.decode(errors="replace"), record.value or b"", record.position.offset)
+        for key, record in _newest(kafka, facts).items()
+        if key.startswith(SOURCE_PREFIX.encode())
+    ]
+    return _of_sources(facts.topic, records, on_unreadable)
+
+
+def _of_sources(
+    topic: str, records: Iterable[tuple[str, bytes, int]], on_unreadable: OnUnreadable
+) -> dict[str, FollowedTable]:
+    tables = _readable(topic, records, FollowedTable.from_record, on_unreadable)
+    return {key.removeprefix(SOURCE_PREFIX): table for key, table in tables.items()}
 
 
 class SourceTablesWatch:
     """Notices tables of a source that are published while it is open. Not thread-safe.
+    `on_unreadable` receives an error for each record that cannot be read.
 
     It raises `TopicError` and `BrokerError` when it is made.
     """
 
-    def __init__(self, kafka: KafkaConfig, topic: str) -> None:
+    def __init__(self, kafka: KafkaConfig, topic: str, on_unreadable: OnUnreadable) -> None:
         facts = topics.create_tables_topic(kafka, topic)
         topics.check_compacted(facts)
-        self._values = source_tables(kafka, topic)
+        self._topic, self._on_unreadable = facts.topic, on_unreadable
+        # Nothing is reported here: `newest` reads these records again.
+        self._tables = source_tables(kafka, topic, lambda error: None)
         self._client = client.consumer(kafka, client.LastError(), {"group.id": client.READER})
         # What comes between the two reads is read again by the second one.
         self._client.assign([TopicPartition(facts.topic, 0, OFFSET_BEGINNING)])
 
-    def newest(self) -> dict[str, bytes]:
-        """Return the values by table that were not returned before. It does not wait."""
+    def newest(self) -> dict[str, FollowedTable]:
+        """Return the tables that were not returned before. It does not wait."""
+        records: dict[str, tuple[str, bytes, int]] = {}
         for message in self._client.consume(1_000, 0):
-            key, value = message.key(), message.value()
-            if message.error() is None and key is not None and value is not None:
+            key, value, offset = message.key(), message.value(), message.offset()
+            if message.error() is None and key and value and offset is not None:
                 name = bytes(key).decode(errors="replace")
                 if name.startswith(SOURCE_PREFIX):
-                    self._values[name.removeprefix(SOURCE_PREFIX)] = bytes(value)
-        values, self._values = self._values, {}
-        return values
+                    records[name] = (name, bytes(value), offset)
+        newest = _of_sources(self._topic, records.values(), self._on_unreadable)
+        tables, self._tables = self._tables | newest, {}
+        return tables
 
     def close(self) -> None:
         """Close the client."""
@@ -140,7 +178,12 @@ def publish_source_tables(kafka: KafkaConfig, topic: str, tables: Mapping[str, b
 
 
 def publish_tables(
-    kafka: KafkaConfig, topic: str, tables: Sequence[PublishedTable], *, take_over: bool = False
+    kafka: KafkaConfig,
+    topic: str,
+    tables: Sequence[PublishedTable],
+    *,
+    take_over: bool = False,
+    on_unreadable: OnUnreadable = _log,
 ) -> dict[str, TopicError]:
     """Publish the definitions of tables of a change topic, except those of which the topic has this
     version or a newer one.
@@ -151,7 +194,9 @@ def publish_tables(
         kafka: The brokers and client settings.
         topic: The name of the change topic.
         tables: The definitions.
-        take_over: Replace a definition of another table of the same name.
+        take_over: Replace a definition of another table of the same name, and a newer version.
+        on_unreadable: Receives an error for each record of the topic that cannot be read. It counts
+            as none for its key.
 
     Returns:
         The errors of those that were not published, by name: the topic has a definition of a table
@@ -162,7 +207,7 @@ def publish_tables(
         DeliveryError, BrokerError: They were not all published.
     """
     facts = topics.create_tables_topic(kafka, topic)
-    published, new = _read(kafka, facts), list[PublishedTable]()
+    published, new = _read(kafka, facts, on_unreadable), list[PublishedTable]()
     refused: dict[str, TopicError] = {}
     for table in tables:
         name = table.definition.name
@@ -170,7 +215,7 @@ def publish_tables(
         if last is not None and last.table_id != table.table_id and not take_over:
             ids = last.table_id, table.table_id
             refused[name] = definition_of_another_table(facts.topic, name, *ids)
-        elif last is None or last.table_id != table.table_id or last.version < table.version:
+        elif last is None or (last != table if take_over else last.version < table.version):
             new.append(table)
     if new:
         _send(kafka, facts, {table.definition.name: table.to_value() for table in new})

@@ -8,10 +8,11 @@ import base64
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from connector.tables.alterations import ColumnOverride, with_overrides
+from connector.errors import ConfigError
+from connector.tables.alterations import ColumnOverride, overridden_columns, with_overrides
 from connector.tables.column_names import unmapped_name
 from connector.tables.definition import Column, TableDefinition
-from connector.text import counted
+from connector.text import counted, one_of
 
 MAX_CELLS: Final = 10
 """How many cells without a column are named."""
@@ -33,6 +34,7 @@ def definition_hints(
     existing = stored or declared
     return (
         *_of_overrides(declared, existing, overrides),
+        *_conflicts(declared, overrides),
         *_lost(declared, existing, overrides),
         *_of_cells(existing, cells_without_column(declared, stored, overrides, cells)),
     )
@@ -47,8 +49,8 @@ def cells_without_column(
     """Return those of the cells that no column shows or will show, sorted. Parameters as for
     `definition_hints`.
     """
-    wanted = with_overrides(declared, overrides)
-    shown = {column.cell for column in (*wanted.columns, *(stored or declared).columns)}
+    wanted = overridden_columns(declared, overrides)
+    shown = {column.cell for column in (*wanted, *(stored or declared).columns)}
     new = {cell for cell in cells if cell not in shown and not cell[1].startswith(_RESERVED)}
     return tuple(sorted(new))
 
@@ -83,9 +85,18 @@ def _of_overrides(
     for override in overrides:
         if override.agrees_with(declared):
             continue
-        is_taken = columns.get(override.name.lower()) == override.column
+        existing_column = columns.get(override.name.lower())
+        is_taken = existing_column == override.of(existing_column)
         state = "" if is_taken else ", and the pipeline has not taken it yet"
-        if override.column is None:
+        if override.only_default and override.column is not None:
+            default = override.column.default
+            line = f"\ndefault = {_quoted(default)}" if default is not None else ""
+            todo = f"Write this line there:{line}" if line else "Remove its line there"
+            yield (
+                f"{override.made_by} set the default of the column {override.name}{state}. It"
+                f" differs in the configuration. {todo}"
+            )
+        elif override.column is None:
             yield (
                 f"{override.made_by} dropped the column {override.name}{state}. Remove it from the"
                 " configuration"
@@ -98,11 +109,22 @@ def _of_overrides(
             )
 
 
+def _conflicts(declared: TableDefinition, overrides: Sequence[ColumnOverride]) -> Iterator[str]:
+    try:
+        with_overrides(declared, overrides)
+    except ConfigError as error:
+        names = one_of([override.name for override in overrides if override.column is not None])
+        yield (
+            f"the table is stopped: {error.problem}. Change the configuration, or drop a column"
+            f" that an operator set: {names}"
+        )
+
+
 def _lost(
     declared: TableDefinition, existing: TableDefinition, overrides: Iterable[ColumnOverride]
 ) -> Iterator[str]:
     names = {column.name.lower() for column in declared.columns}
-    names |= {override.name.lower() for override in overrides}
+    names |= {override.name.lower() for override in overrides if not override.only_default}
     for column in existing.columns:
         if column.name.lower() not in names:
             yield (

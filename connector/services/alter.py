@@ -4,7 +4,7 @@ EVO-3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -13,19 +13,20 @@ from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.settings import find_table
 from connector.errors import argument_invalid
-from connector.errors.definitions import definition_different
-from connector.services.events import OnEvent, log_event
+from connector.errors.definitions import column_exists
+from connector.services.events import OnEvent, log_event, warning
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
 from connector.services.warehouses import warehouse_of
 from connector.tables.alterations import (
     Alteration,
     ColumnOverride,
-    alteration,
+    column_named,
+    declared_alteration,
+    overridden_columns,
     with_overrides,
-    without_column,
 )
-from connector.tables.definition import Column, TableDefinition, compatible
+from connector.tables.definition import Column, TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,15 +101,17 @@ def alter_table(
         raise argument_invalid("add, drop, default", (add, drop, default), "exactly one of them")
     overrides = Overrides(warehouse_of(config))
     earlier = overrides.columns().get(table, ())
-    before, stored = with_overrides(declared, earlier), definition_of(overrides.warehouse, table)
-    name, column = _column(before, stored and stored[0], add, drop, default)
-    override = ColumnOverride(table, name, column, now_us(), who())
+    before, stored = (
+        overridden_columns(declared, earlier),
+        definition_of(overrides.warehouse, table),
+    )
+    name, column = _column(table, before, stored and stored[0], add, drop, default)
+    only_default = default is not None and _is_as_declared(declared, earlier, name)
+    override = ColumnOverride(table, name, column, now_us(), who(), only_default)
     others = [other for other in earlier if other.name.lower() != name.lower()]
+    # The columns of `earlier` may not go together, until one is dropped.
     wanted = with_overrides(declared, [*others, override])
-    if differences := compatible(before, wanted):
-        raise definition_different(table, "; ".join(differences))
-    dropped = [other.name for other in (*others, override) if other.column is None]
-    change = None if stored is None else alteration(*stored, wanted, dropped)
+    change = None if stored is None else declared_alteration(*stored, declared, [*others, override])
     columns = wanted.columns if change is None else change.definition.columns
     if not dry_run:
         overrides.alter(override)
@@ -118,21 +121,33 @@ def alter_table(
 
 
 def _column(
-    before: TableDefinition,
+    table: str,
+    before: Sequence[Column],
     stored: TableDefinition | None,
     add: Column | None,
     drop: str | None,
     default: tuple[str, str | None] | None,
 ) -> tuple[str, Column | None]:
     if add is not None:
+        if add.name.lower() in {column.name.lower() for column in before}:
+            raise column_exists(table, add.name)
         return add.name, add
     if drop is not None:
         # The configuration may have lost a column that the table has.
-        is_declared = drop.lower() in {column.name.lower() for column in before.columns}
-        return without_column(before if is_declared else stored or before, drop).name, None
+        known = (*(stored.columns if stored else ()), *before)
+        return column_named(table, known, drop).name, None
     assert default is not None
-    column = replace(without_column(before, default[0]), default=default[1])
+    column = replace(column_named(table, before, default[0]), default=default[1])
     return column.name, column
+
+
+def _is_as_declared(
+    declared: TableDefinition, overrides: Iterable[ColumnOverride], name: str
+) -> bool:
+    """Whether the configuration says what a column is, and no override."""
+    names = {column.name.lower() for column in declared.columns}
+    names -= {override.name.lower() for override in overrides if not override.only_default}
+    return name.lower() in names
 
 
 def _survey(
@@ -152,7 +167,9 @@ def _survey(
     )
 
 
-def publish_table(config: ConnectorConfig, table: str, *, take_over: bool = False) -> None:
+def publish_table(
+    config: ConnectorConfig, table: str, *, take_over: bool = False, on_event: OnEvent = log_event
+) -> None:
     """Publish the definition of a table for producers, as `run` does (EVO-1). If the topic has this
     version, nothing is published.
 
@@ -162,6 +179,7 @@ def publish_table(config: ConnectorConfig, table: str, *, take_over: bool = Fals
         config: It has the table.
         table: The name of the table, which the pipeline has made.
         take_over: Replace the definition of a table of this name in another warehouse.
+        on_event: Receives a warning for each record of the topic that cannot be read.
 
     Raises:
         ConfigError: There is no such table.
@@ -179,6 +197,10 @@ def publish_table(config: ConnectorConfig, table: str, *, take_over: bool = Fals
     properties = open_table(path, table=table).properties
     definition, ids = from_properties(properties)
     published = PublishedTable(properties.get(TABLE_ID_PROPERTY, ""), ids.version, definition)
-    refused = publish_tables(config.kafka, stream.topic, [published], take_over=take_over)
+    refused = publish_tables(
+        *(config.kafka, stream.topic, [published]),
+        take_over=take_over,
+        on_unreadable=lambda error: on_event(warning(error.code, str(error), table=table)),
+    )
     if table in refused:
         raise refused[table]

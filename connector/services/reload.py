@@ -22,6 +22,8 @@ from connector.services.warehouses import warehouse_of
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
     from connector.lake.overrides import Overrides
+    from connector.tables.definition import TableDefinition
+    from connector.tables.stored_definition import ColumnIds
 
 READ_EVERY_S = 10.0
 
@@ -123,6 +125,7 @@ class Reloads:
         self._file, self._overrides, self._on_event = file, overrides, on_event
         self._sources = sources
         self._running = file.config
+        self._before: ConnectorConfig | None = None
         self._warehouse = warehouse_of(file.config)
         _store(self._warehouse, None)
 
@@ -150,22 +153,45 @@ class Reloads:
             return None
         if new is None:
             return None
-        dropped = {
-            table: [override.name for override in overrides if override.column is None]
-            for table, overrides in self._overrides.columns().items()
-        }
-        if faults := reload_faults(self._running, new, dropped):
+        try:
+            existing = self._existing(new)
+        except TableError as error:
+            self._refuse([error])
+            return None
+        if faults := reload_faults(self._running, new, existing, self._overrides.columns()):
             self._refuse(faults)
             return None
         _store(self._warehouse, None)
         if new == self._running:
             return None
-        self._running = new
-        self._on_event(info("RELOADED", "the configuration has changed, and is in force"))
+        self._before, self._running = self._running, new
         return new
 
+    def began(self) -> None:
+        """Report that a pipeline with the newest configuration runs, if it is a new one."""
+        if self._before is not None:
+            self._before = None
+            self._on_event(info("RELOADED", "the configuration has changed, and is in force"))
+
+    def go_back(self, error: ConnectorError) -> ConnectorConfig:
+        """Refuse a new configuration with which no pipeline could begin, and return the old one.
+        Raises `error` if there is none.
+        """
+        if self._before is None:
+            raise error
+        self._running, self._before = self._before, None
+        self._refuse([error])
+        return self._running
+
+    def _existing(self, config: ConnectorConfig) -> dict[str, tuple[TableDefinition, ColumnIds]]:
+        """The tables of a configuration that are in the warehouse."""
+        from connector.lake.state_reader import definition_of
+
+        existing = {name: definition_of(self._warehouse, name) for name in config.tables}
+        return {name: stored for name, stored in existing.items() if stored is not None}
+
     def _refuse(self, faults: Sequence[ConnectorError]) -> None:
-        texts = tuple(f"{fault.problem}. {fault.cause}. {fault.remedy}" for fault in faults)
+        texts = tuple(str(fault) for fault in faults)
         for text in texts:
             self._on_event(warning("RELOAD_REFUSED", f"the old configuration stays: {text}"))
         _store(self._warehouse, RefusedReload(now_us(), texts))

@@ -17,7 +17,7 @@ from connector.clock import now_us
 from connector.config.storage import is_local, look_every_s
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.ledger import LetterState
-from connector.errors import BrokerError, ConnectorError, TableError, TopicError
+from connector.errors import BrokerError, ConfigError, ConnectorError, TableError, TopicError
 from connector.errors.settings import setting_missing
 from connector.records.views import view_of_time
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
@@ -208,7 +208,15 @@ class _Run:
                 start = partial(
                     Pipeline, spark, config, ports, job_log, merge_few, on_line, on_step
                 )
-                pipeline, config = repeating(start, "the tables", on_line, self.stop), None
+                try:
+                    pipeline, config = repeating(start, "the tables", on_line, self.stop), None
+                except (ConfigError, TableError) as error:
+                    if self.reloads is None:
+                        raise
+                    config = self.reloads.go_back(error)
+                    continue
+                if self.reloads is not None:
+                    self.reloads.began()
                 if self.once:
                     pipeline.run_once(self.stop)
                 else:
@@ -272,7 +280,7 @@ class _Run:
             definitions=DefinitionPorts(
                 overrides.columns,
                 lambda settled: overrides.settle(settled, now_us(), who()),
-                partial(_publish, self.config),
+                partial(_publish, self.config, self.on_event, set()),
             ),
             last_clean_up=history.last_clean_up,
             forget_cuts=history.forget_cuts,
@@ -321,16 +329,25 @@ def _short_turns() -> Iterator[None]:
 
 
 def _publish(
-    config: ConnectorConfig, tables: Sequence[PublishedTable]
+    config: ConnectorConfig, on_event: OnEvent, warned: set[str], tables: Sequence[PublishedTable]
 ) -> Mapping[str, ConnectorError]:
-    """Publish the definitions of tables on the topics of their streams (EVO-1)."""
+    """Publish the definitions of tables on the topics of their streams (EVO-1). `warned` has the
+    problems of records that were reported.
+    """
     from connector.kafka.tables import publish_tables
+
+    def on_unreadable(error: TopicError) -> None:
+        if error.problem not in warned:
+            warned.add(error.problem)
+            on_event(warning(error.code, str(error)))
 
     refused = dict[str, ConnectorError]()
     for name, stream in config.streams.items():
         of_stream = [table for table in tables if table.definition.stream == name]
         if of_stream:
-            refused |= publish_tables(config.kafka, stream.topic, of_stream)
+            refused |= publish_tables(
+                config.kafka, stream.topic, of_stream, on_unreadable=on_unreadable
+            )
     return refused
 
 

@@ -5,6 +5,7 @@ configuration (SRC-5).
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 from connector import warehouse as paths
@@ -13,9 +14,8 @@ from connector.services.events import OnEvent, warning
 from connector.services.warehouses import warehouse_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from connector.config.settings import ConnectorConfig
+    from connector.errors import ConnectorError
     from connector.kafka.tables import SourceTablesWatch
 
 _Stored = dict[str, dict[str, str]]
@@ -59,7 +59,8 @@ class SourceTables:
         self._watches: dict[str, SourceTablesWatch] = {}
         for name, stream in config.streams.items():
             if stream.source is not None and stream.source.follows_tables:
-                self._watches[name] = SourceTablesWatch(config.kafka, stream.topic)
+                warn = partial(self._warn, name)
+                self._watches[name] = SourceTablesWatch(config.kafka, stream.topic, warn)
 
     def store_new(self) -> bool:
         """Store the tables that were published since the last call, and return whether there are
@@ -70,24 +71,16 @@ class SourceTables:
             return False
         before = _read(self._config)
         after = {name: dict(tables) for name, tables in before.items()}
-        for name, values in published.items():
-            after.setdefault(name, {}).update(self._valid(name, values))
+        for name, tables in published.items():
+            values = {source: table.to_value().decode() for source, table in tables.items()}
+            after.setdefault(name, {}).update(values)
         if after == before:
             return False
         _write(self._config, after)
         return True
 
-    def _valid(self, stream: str, values: Mapping[str, bytes]) -> dict[str, str]:
-        valid = {}
-        for source, value in values.items():
-            try:
-                FollowedTable.from_value(value)
-            except ValueError as error:
-                text = f"stream {stream}: the columns of {source} cannot be read ({error})"
-                self._on_event(warning("SOURCE_TABLE_UNREADABLE", text, stream=stream))
-            else:
-                valid[source] = value.decode()
-        return valid
+    def _warn(self, stream: str, error: ConnectorError) -> None:
+        self._on_event(warning(error.code, f"stream {stream}: {error}", stream=stream))
 
     def close(self) -> None:
         for watch in self._watches.values():

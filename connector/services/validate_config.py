@@ -26,7 +26,7 @@ from connector.services.validate_source import source_findings
 from connector.services.warehouses import check_logs, warehouse_of
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
-from connector.tables.alterations import alteration, with_overrides
+from connector.tables.alterations import declared_alteration
 from connector.tables.definition import TableDefinition, check_compatible
 from connector.tables.published import tables_topic
 from connector.tables.stored_definition import from_properties
@@ -190,8 +190,7 @@ def _table(config: ConnectorConfig, definition: TableDefinition) -> Iterator[Fin
         logged = logged_progress_of(warehouse, definition.stream)
     except TableError:  # a finding of its own
         return
-    dropped = [override.name for override in overrides if override.column is None]
-    change = alteration(existing, ids, with_overrides(definition, overrides), dropped)
+    change = declared_alteration(existing, ids, definition, overrides)
     logged.of_table(definition.name, state)
     if change is None:
         yield _ok(f"tables.{definition.name}: as in the warehouse")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig
-from connector.spark.apply.base import copy_base, is_to_start
+from connector.spark.apply.base import check_start, copy_base, is_to_start
 from connector.spark.apply_loop import Applies, AtVersion, JobLog, Listener
 from connector.spark.cluster import OnLine, repeating
 from connector.spark.failures import applying
@@ -59,6 +59,11 @@ class Pipeline:
             for name, stream in config.streams.items()
         }
         self._tables: dict[str, Table] = {}
+        for name, definition in config.tables.items():
+            # Before any table is made: an error leaves no empty one.
+            changelog = self._streams[definition.stream].changelog
+            with applying(name):
+                check_start(spark, config, definition, changelog)
         for name, definition in config.tables.items():
             with applying(name):
                 retention = config.streams[definition.stream].retention

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from connector.errors import argument_invalid
+from connector.errors import ConfigError, argument_invalid
 from connector.errors.settings import setting_invalid
-from connector.errors.tables import commit_foreign
+from connector.errors.tables import commit_foreign, commit_unreadable
 from connector.records.model import MAX_INT
 from connector.state.damage import or_move_away, reading
 from connector.state.pace import pace_s
@@ -113,12 +113,16 @@ def columns_at(
     `seconds_at`.
     """
     check_requests(path, metadata, MAX_STALENESS)
-    with reading(path):
-        tables = from_stored(dict[str, list[dict[str, Any]]], (metadata or {}).get(COLUMNS, {}))
-        return {
-            table: tuple(_column_override(table, stored) for stored in overrides)
-            for table, overrides in tables.items()
-        }
+    try:
+        with reading(path):
+            tables = from_stored(dict[str, list[_Stored]], (metadata or {}).get(COLUMNS, {}))
+            return {
+                table: tuple(stored.of(table) for stored in overrides)
+                for table, overrides in tables.items()
+            }
+    except ConfigError as error:
+        cause, remedy = str(error), or_move_away(path)
+        raise commit_unreadable(path, "The metadata of the newest commit", cause, remedy) from error
 
 
 def metadata_with_columns(
@@ -152,12 +156,39 @@ def stored_override(override: ColumnOverride) -> dict[str, Any]:
         "column": column,
         "made_at": override.made_at,
         "made_by": override.made_by,
+        **({"only_default": True} if override.only_default else {}),
     }
 
 
-def _column_override(table: str, stored: Mapping[str, Any]) -> ColumnOverride:
-    column = None if stored["column"] is None else column_of(stored["column"])
-    return ColumnOverride(table, stored["name"], column, stored["made_at"], stored["made_by"])
+@dataclass(frozen=True, slots=True)
+class _StoredColumn:
+    """A column, as `stored_column` makes it."""
+
+    name: str
+    family: str
+    qualifier: str
+    type: str
+    encoding: str
+    required: bool
+    default: str | None
+    on_unreadable: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A column override, as `stored_override` makes it."""
+
+    name: str
+    column: _StoredColumn | None
+    made_at: int
+    made_by: str
+    only_default: bool = False
+
+    def of(self, table: str) -> ColumnOverride:
+        column = None if self.column is None else column_of(asdict(self.column))
+        return ColumnOverride(
+            table, self.name, column, self.made_at, self.made_by, self.only_default
+        )
 
 
 def check_requests(path: str, metadata: Mapping[str, Any] | None, key: str) -> None:

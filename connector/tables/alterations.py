@@ -4,7 +4,7 @@ which differences from the existing table are allowed (EVO-2, EVO-3).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from connector.errors.definitions import (
@@ -26,6 +26,7 @@ class ColumnOverride:
 
     - `column` is the column. None: it is dropped.
     - `made_at` is in microseconds.
+    - `only_default`: only the default of `column` counts, for a column that the configuration has.
     """
 
     table: str
@@ -33,10 +34,18 @@ class ColumnOverride:
     column: Column | None
     made_at: int
     made_by: str
+    only_default: bool = False
+
+    def of(self, declared: Column | None) -> Column | None:
+        """Return the column that a declared one becomes. None: there is none."""
+        if not self.only_default or self.column is None:
+            return self.column
+        return declared and replace(declared, default=self.column.default)
 
     def agrees_with(self, declared: TableDefinition) -> bool:
         """Whether the configuration says the same."""
-        return _by_name(declared).get(self.name.lower()) == self.column
+        column = _by_name(declared).get(self.name.lower())
+        return column == self.of(column) and not (self.only_default and column is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +66,35 @@ def with_overrides(
     """Return the definition of the configuration as operators changed it. Raises `ConfigError` if
     its columns do not go together.
     """
+    return replace(declared, columns=overridden_columns(declared, overrides))
+
+
+def overridden_columns(
+    declared: TableDefinition, overrides: Iterable[ColumnOverride]
+) -> tuple[Column, ...]:
+    """Return the columns of `with_overrides`, also if they do not go together."""
     columns = _by_name(declared)
     for override in overrides:
-        columns.pop(override.name.lower(), None)
-        if override.column is not None:
-            columns[override.name.lower()] = override.column
-    return replace(declared, columns=tuple(columns.values()))
+        name = override.name.lower()
+        if (column := override.of(columns.get(name))) is not None:
+            columns[name] = column
+        else:
+            columns.pop(name, None)
+    return tuple(columns.values())
+
+
+def declared_alteration(
+    existing: TableDefinition,
+    ids: ColumnIds,
+    declared: TableDefinition,
+    overrides: Sequence[ColumnOverride],
+    batch: int = 0,
+) -> Alteration | None:
+    """Return how an existing table follows the configuration and operators, as `alteration`. Raises
+    `ConfigError`, too, if their columns do not go together.
+    """
+    dropped = [override.name for override in overrides if override.column is None]
+    return alteration(existing, ids, with_overrides(declared, overrides), dropped, batch)
 
 
 def alteration(
@@ -108,13 +140,12 @@ def alteration(
     return Alteration(definition, ids, tuple(new), tuple(lost))
 
 
-def without_column(definition: TableDefinition, name: str) -> Column:
+def column_named(table: str, columns: Iterable[Column], name: str) -> Column:
     """Return the column with this name. Raises `ConfigError` if the table has no such column."""
-    column = _by_name(definition).get(name.lower())
-    if column is None:
-        names = [column.name for column in definition.columns]
-        remedy = nearest(name, names) or "Name one of them"
-        raise column_unknown(definition.name, name, one_of(names), remedy)
+    found = {column.name.lower(): column for column in columns}
+    if (column := found.get(name.lower())) is None:
+        names = [column.name for column in found.values()]
+        raise column_unknown(table, name, one_of(names), nearest(name, names) or "Name one of them")
     return column
 
 

@@ -16,6 +16,8 @@ from connector.tables.stored_definition import definition_from, stored_definitio
 
 _TABLES: Final = ".tables"
 SOURCE_PREFIX: Final = "source:"
+DAMAGES: Final = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""The errors of decoding a value of another form, besides `ValueError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class PublishedTable:
             stored = json.loads(value)
             definition = definition_from(stored["definition"])
             return PublishedTable(str(stored["table_id"]), int(stored["version"]), definition)
-        except (KeyError, TypeError, AttributeError, ConfigError, RecursionError) as error:
+        except (*DAMAGES, ConfigError) as error:
             raise ValueError(str(error)) from error
 
 

@@ -70,7 +70,8 @@ class _Field(NamedTuple):
 
 class RowEntries:
     """Makes row keys and entries for one table. `unknown_fields` counts the fields without a column
-    that were kept or dropped, by name.
+    that were kept or dropped, by name. A deletion is in the families of the definition, and in
+    `families`.
     """
 
     def __init__(
@@ -78,21 +79,22 @@ class RowEntries:
         definition: TableDefinition,
         missing: Missing = Missing.KEEP,
         unknown: Unknown = Unknown.ERROR,
+        families: Iterable[str] = (),
     ) -> None:
         self.definition, self._missing, self._unknown = definition, missing, unknown
         self._fields = {column.name: _field(column) for column in definition.columns}
         self._keys = {part.name: part.type for part in definition.key.parts}
-        families = {column.family: None for column in definition.columns} | {definition.marks: None}
-        self._deletions = tuple(DeleteFamily(family) for family in families)
+        deleted = [*(column.family for column in definition.columns), definition.marks, *families]
+        self._deletions = tuple(DeleteFamily(family) for family in dict.fromkeys(deleted))
         self._mark = presence_mark(definition.marks)
         self._cells = {column.cell: column.name for column in definition.columns}
         self._required = [column.name for column in definition.columns if column.required]
         self._names = {*self._keys, *self._fields}
         self.unknown_fields: Counter[str] = Counter()
 
-    def with_definition(self, definition: TableDefinition) -> RowEntries:
-        """Return the same for another definition, with these counts."""
-        other = RowEntries(definition, self._missing, self._unknown)
+    def with_definition(self, definition: TableDefinition, families: Iterable[str]) -> RowEntries:
+        """Return the same for another definition and other `families`, with these counts."""
+        other = RowEntries(definition, self._missing, self._unknown, families)
         other.unknown_fields = self.unknown_fields
         return other
 
@@ -113,6 +115,8 @@ class RowEntries:
             InvalidChangeError: The row is refused. `field` is the name of the field, or the path of
                 a part of it.
         """
+        if row.__class__ is not dict and not isinstance(row, Mapping):
+            raise InvalidChangeError(Rule.ROW_KEY, "row", "a dict of values by column", row)
         row_key = self._row_key(row)
         replaces = self._missing is not Missing.KEEP
         entries: list[Entry] = [*self._deletions] if replaces else []

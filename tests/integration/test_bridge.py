@@ -16,7 +16,6 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, SourceConfig, StreamConfig
-from connector.config.source_tables import FollowedTable
 from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import LetterState
 from connector.dead_letters.repair import Step
@@ -264,8 +263,7 @@ def test_the_tables_of_a_source_are_published_and_keep_their_names(
     run_bridge(config, once=True)
     topic = config.streams["shop"].topic
     first = source_tables(config.kafka, topic)
-    tables = {name: FollowedTable.from_value(value) for name, value in first.items()}
-    assert {name: table.name for name, table in tables.items()} == {
+    assert {name: table.name for name, table in first.items()} == {
         "public.a": "a",
         "public.b": "b",
     }
@@ -273,7 +271,7 @@ def test_the_tables_of_a_source_are_published_and_keep_their_names(
     run_bridge(config, once=True)
     second = source_tables(config.kafka, topic)
     assert second["public.b"] == first["public.b"]
-    columns = FollowedTable.from_value(second["public.a"]).section["columns"]
+    columns = second["public.a"].section["columns"]
     assert [column["name"] for column in columns] == ["n", "added"]
 
 

@@ -305,3 +305,58 @@ def test_a_lost_column_stops_its_table_only(live: Live, tmp_path: Path) -> None:
     run(config, spark=live.spark, once=True)
     assert len(list(open_table(table_path(config.warehouse, "accounts")).rows())) == 2
     assert Overrides(config.warehouse).columns() == {}
+
+
+def test_a_reload_with_which_no_pipeline_can_begin_changes_nothing(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EVO-8, EVO-2, EVO-9: a base that does not qualify, and a column on the cell of an override.
+    The old configuration stays, and its tables go on. The override can be taken back.
+    """
+    monkeypatch.setattr(import_module("connector.services.run"), "READ_EVERY_S", 0.5)
+    monkeypatch.setattr("connector.spark.apply_loop.look_every_s", lambda _: 0.5)
+    file, events = tmp_path / "connector.toml", list[Event]()
+    head = CONFIG.format(servers=live.kafka.bootstrap_servers, topic=live.topic, trigger="500ms")
+    accounts = table_in_file("accounts", AMOUNT)
+    file.write_text(head + accounts)
+    config = load_config(file, {})
+    path = table_path(config.warehouse, "accounts")
+
+    def has_rows(number: int) -> bool:
+        return len(list(open_table(path).rows())) == number
+
+    remark = '{ name = "remark", family = "f", qualifier = "note", type = "STRING" }'
+    with_remark = accounts.replace("columns = [{", f"columns = [{remark}, {{", 2).replace(
+        f"key = {{ columns = [{remark}, ", "key = { columns = ["
+    )
+    live.publish(account("r1", 1, note="n1", amount="1"))
+    with running(file, live, events):
+        wait_until(lambda: has_rows(1), "applied")
+        alter_table(config, "accounts", add=NOTE)
+        wait_until(lambda: "note" in open_table(path).types, "added")
+
+        unfit = table_in_file("unfit", AMOUNT).replace('source = "t"', 'source = "other"')
+        file.write_text(
+            head + table_in_file("first", NOTE) + accounts + unfit + 'start_from = "accounts"\n'
+        )
+        wait_until(lambda: bool(status(config).reload_refused), "the base is refused")
+        (text,) = status(config).reload_refused
+        assert "Table unfit cannot start from table accounts. its source is t;" in text
+        live.publish(account("r2", 2, note="n2", amount="2"))
+        wait_until(lambda: has_rows(2), "the table goes on")
+        assert not (tmp_path / "warehouse" / "tables" / "unfit").exists()
+        assert not (tmp_path / "warehouse" / "tables" / "first").exists()
+
+        file.write_text(head + with_remark)
+        wait_until(lambda: "both show" in str(status(config).reload_refused), "it is refused")
+        shown = status(load_config(file, {})).tables["accounts"]
+        assert any("drop a column that an operator set: note" in hint for hint in shown.hints)
+        alter_table(load_config(file, {}), "accounts", drop="note")
+        wait_until(lambda: "note" not in open_table(path).types, "taken back")
+        file.write_text(head + with_remark + "# again\n")
+        wait_until(lambda: "remark" in open_table(path).types, "the column of the file")
+        rows = list(open_table(path).rows())
+        at = list(open_table(path).types).index("remark")
+        assert sorted(str(row[at]) for row in rows) == ["n1", "n2"]
+    codes = [event.code for event in events]
+    assert (codes.count("RELOAD_REFUSED"), codes.count("RELOADED")) == (2, 1)

@@ -7,11 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from connector.config.source_tables import FollowedTable, with_source_tables
-from connector.errors.kafka import record_unreadable
 from connector.kafka.tables import publish_source_tables, source_tables
 from connector.sources.columns import Merged, SourceTable, table_name
 from connector.sources.tables import KnownTables
-from connector.tables.published import tables_topic
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
@@ -34,13 +32,9 @@ class BridgeTables:
         assert stream.source is not None
         self._config, self._stream, self._source = config, stream, stream.source
         self._warn = warn
-        self._published: dict[str, FollowedTable] = {}
-        for source, value in source_tables(config.kafka, stream.topic).items():
-            try:
-                self._published[source] = FollowedTable.from_value(value)
-            except ValueError as error:
-                name, at = tables_topic(stream.topic), f"source:{source}"
-                raise record_unreadable(name, at, str(error)) from None
+        self._published = source_tables(
+            config.kafka, stream.topic, lambda error: warn(error.code, str(error))
+        )
         self.of_decoder = KnownTables(
             (SourceTable.from_section(table.section) for table in self._published.values()),
             config.tables_of(stream.name).values(),

@@ -41,6 +41,7 @@ from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, 
 from connector.services.wait import wait_for_commit
 from connector.services.warehouses import warehouse_of
 from connector.state.pace import RateLimit, check_rate
+from connector.tables.alterations import with_overrides
 from connector.tables.definition import with_fixed
 from connector.tables.stored_definition import from_properties
 from connector.text import FEW, counted, one_of
@@ -126,9 +127,12 @@ def load(
 
 
 def _as_stored(config: ConnectorConfig, definition: TableDefinition) -> TableDefinition:
-    """The definition with what an existing table fixed."""
+    """The definition with the columns of operators (EVO-2), and what an existing table fixed."""
+    from connector.lake.overrides import Overrides
     from connector.lake.plain_table import newest_stored, open_table
 
+    overrides = Overrides(warehouse_of(config)).columns().get(definition.name, ())
+    definition = with_overrides(definition, overrides)
     path = warehouse_paths.table(warehouse_of(config), definition.name)
     if newest_stored(path) is None:
         return definition

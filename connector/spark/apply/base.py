@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector import warehouse as paths
+from connector.config.settings import ConnectorConfig
 from connector.errors.tables import base_behind, base_unfit
 from connector.spark.apply.flatten import is_of
 from connector.spark.apply.lww_merge import (
@@ -82,11 +83,37 @@ def is_to_start(table: Table, definition: TableDefinition, changelog: Changelog)
     """
     if not definition.start_from or table.table_state().apply_number:
         return False
+    base = _neighbour(table.folder, definition.start_from)
+    return _is_trimmed(changelog) or _was_applied(table.spark, base)
+
+
+def check_start(
+    spark: SparkSession, config: ConnectorConfig, definition: TableDefinition, changelog: Changelog
+) -> None:
+    """Raise `TableError` if a table that does not exist yet cannot begin as its base. A base that
+    is a copy itself, and does not exist yet, is checked alone.
+    """
+    if not (base := definition.start_from):
+        return
+    folder, of_base = (
+        paths.table_folder(config.warehouse, name) for name in (definition.name, base)
+    )
+    if DeltaLog(spark, paths.data(folder)).newest() is not None:
+        return
+    is_copy = base in config.tables and config.tables[base].start_from
+    if not _was_applied(spark, of_base) and (is_copy or not _is_trimmed(changelog)):
+        return
+    if faults := faults_of(Table.existing(spark, of_base), definition):
+        raise base_unfit(definition.name, base, "; ".join(faults))
+
+
+def _is_trimmed(changelog: Changelog) -> bool:
     newest = changelog.newest()
-    if newest is not None and newest.trimmed_to:
-        return True
-    log = DeltaLog(table.spark, paths.data(_neighbour(table.folder, definition.start_from)))
-    commit = log.newest_of_lowmark()
+    return newest is not None and bool(newest.trimmed_to)
+
+
+def _was_applied(spark: SparkSession, path: str) -> bool:
+    commit = DeltaLog(spark, paths.data(path)).newest_of_lowmark()
     return bool(commit and commit.stored and commit.stored.get("apply_number"))
 
 

@@ -19,7 +19,7 @@ from connector.errors import (
 )
 from connector.spark.apply.alter import Survey, alter
 from connector.spark.storage.table import Table
-from connector.tables.alterations import Alteration, ColumnOverride, alteration, with_overrides
+from connector.tables.alterations import Alteration, ColumnOverride, declared_alteration
 from connector.tables.definition import TableDefinition
 from connector.tables.published import PublishedTable
 from connector.text import counted, one_of
@@ -132,9 +132,9 @@ class Definitions:
     ) -> Alteration | None:
         layout = table.layout
         assert layout.ids is not None, "a table on disk has ids"
-        dropped = [override.name for override in overrides if override.column is None]
-        wanted = with_overrides(self._declared[name], overrides)
-        return alteration(layout.definition, layout.ids, wanted, dropped, batch)
+        return declared_alteration(
+            layout.definition, layout.ids, self._declared[name], overrides, batch
+        )
 
 
 def _text_of(name: str, made: Alteration, survey: Survey) -> str:

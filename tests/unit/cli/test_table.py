@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ import pytest
 from connector import cli
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
-from connector.services import ConfigFile
+from connector.services import ConfigFile, load_config
 from connector.services.events import Event
 from connector.services.reload import Reloads
 from connector.state.jobs import Job, JobKind
 from connector.state.table_state import TableState
+from connector.tables.alterations import with_overrides
+from connector.tables.values import Encoding
 from tests.unit.warehouses import log_table
 
 SETTINGS = (
@@ -168,6 +171,8 @@ def test_columns_are_added_changed_and_dropped(
     add = ["table", "alter", "one", "add-column", "note", "STRING"]
     assert cli.invoke(add) == 2
     assert "--family" in capsys.readouterr().err
+    assert cli.invoke([*add, "--family", "f", "--qualifier", "\udcff"]) == 2
+    assert "UTF-8" in capsys.readouterr().err
     assert cli.invoke([*add, "--family", "f", "--default", "x"]) == 0
     assert "note is added before the next apply" in capsys.readouterr().err
     assert cli.invoke(["table", "set", "one", "max_staleness=5m"]) == 0
@@ -199,7 +204,8 @@ def test_columns_are_added_changed_and_dropped(
             ["add-column", "x", "STRING", "--family", "f", "--qualifier", "c"],
             "Only one column can show",
         ),
-        (["add-column", "c", "INT64", "--family", "f"], "STRING"),
+        (["add-column", "c", "INT64", "--family", "f"], "Table one has a column c"),
+        (["add-column", "C", "STRING", "--family", "f"], "Table one has a column C"),
         (["add-column", "x", "TEXT", "--family", "f"], "'TEXT' is not a type of a column"),
         (["add-column", "_x", "STRING", "--family", "f"], "begin with _"),
         (["add-column", "x", "INT64", "--family", "f", "--default", "y"], "default of column x"),
@@ -216,6 +222,29 @@ def test_a_change_that_cannot_be_is_refused(
     assert cli.invoke(["table", "alter", "one", *words]) == 1
     assert text in capsys.readouterr().err
     assert columns_of(folder) == {}
+
+
+def test_a_default_outranks_only_the_default(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """EVO-2: the other settings of the column are those of the file. An encoding may be binary."""
+    column = '[[tables.one.columns]]\nname = "c"\nfamily = "f"\ntype = "INT64"\n'
+    (folder.parent / "connector.toml").write_text(SETTINGS + column)
+    assert cli.invoke(["table", "alter", "one", "set-default", "c", "7"]) == 0
+    alter = ["table", "alter", "one", "add-column", "d", "INT64", "--family", "f"]
+    assert cli.invoke([*alter, "--encoding", "binary"]) == 0
+    (override, added) = Overrides(str(folder)).columns()["one"]
+    assert added.column is not None
+    assert added.column.encoding is Encoding.BINARY
+    (folder.parent / "connector.toml").write_text(SETTINGS + column + "required = true\n")
+    declared = load_config(folder.parent / "connector.toml", {}).tables["one"]
+    (wanted, _) = with_overrides(declared, [override, added]).columns
+    assert (wanted.default, wanted.required) == ("7", True)
+    capsys.readouterr()
+    assert cli.invoke(["status"]) == 0
+    assert 'default = "7"' in capsys.readouterr().out
+    same = replace(declared, columns=(replace(declared.columns[0], default="7"),))
+    assert (override.agrees_with(declared), override.agrees_with(same)) == (False, True)
 
 
 def test_status_shows_a_refused_configuration(

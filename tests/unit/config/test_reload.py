@@ -14,8 +14,10 @@ from connector.config.settings import (
     RegistryConfig,
     StreamConfig,
 )
+from connector.tables.alterations import ColumnOverride
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyPart
+from connector.tables.stored_definition import NO_IDS, assign_ids
 from connector.tables.values import DataType
 
 NAME = Column("name", "f", b"name", DataType.STRING)
@@ -27,6 +29,8 @@ ORDERS = TableDefinition(
     key=Key((KeyPart("id", DataType.STRING),)),
     columns=(NAME, NOTE),
 )
+IDS = assign_ids(NO_IDS, ORDERS)
+EXISTING = {"orders": (ORDERS, IDS)}
 RUNNING = ConnectorConfig(
     "/w",
     KafkaConfig("127.0.0.1:9092", {"sasl.password": "secret"}),
@@ -53,7 +57,7 @@ TAKEN = {
 @pytest.mark.parametrize("name", TAKEN)
 def test_tables_columns_bounds_and_paces_are_taken(name: str) -> None:
     """EVO-8: without a restart."""
-    assert reload_faults(RUNNING, TAKEN[name]) == []
+    assert reload_faults(RUNNING, TAKEN[name], EXISTING, {}) == []
 
 
 STREAM = RUNNING.streams["s"]
@@ -79,7 +83,7 @@ REFUSED: dict[str, tuple[Callable[[], ConnectorConfig], str]] = {
     "keep_unmapped": (lambda: with_orders(keep_unmapped=False), "tables.orders.keep_unmapped"),
     "type": (
         lambda: with_orders(columns=(NAME, replace(NOTE, type=DataType.BYTES))),
-        "tables.orders.columns",
+        "column note was",
     ),
     "lost column": (lambda: with_orders(columns=(NAME,)), "note"),
 }
@@ -97,7 +101,7 @@ def test_any_other_difference_refuses_the_whole_reload(name: str) -> None:
             **({} if name == "no stream" else {"z": replace(ORDERS, name="z")}),
         },
     )
-    faults = reload_faults(RUNNING, taken)
+    faults = reload_faults(RUNNING, taken, EXISTING, {})
     assert faults
     assert setting in faults[0].problem
     assert all(fault.remedy and "secret" not in str(fault) for fault in faults)
@@ -105,4 +109,34 @@ def test_any_other_difference_refuses_the_whole_reload(name: str) -> None:
 
 def test_a_column_that_an_operator_dropped_may_go() -> None:
     """EVO-2: the configuration then says the same."""
-    assert reload_faults(RUNNING, with_orders(columns=(NAME,)), {"orders": ["note"]}) == []
+    overrides = {"orders": [ColumnOverride("orders", "note", None, 1, "ada@host")]}
+    assert reload_faults(RUNNING, with_orders(columns=(NAME,)), EXISTING, overrides) == []
+
+
+def test_columns_are_compared_with_the_table_that_exists() -> None:
+    """EVO-8, EVO-2: a mistake of the running configuration can be undone."""
+    remark = replace(NOTE, name="remark", qualifier=b"remark")
+    mistaken = with_orders(columns=(NAME, replace(NOTE, type=DataType.BYTES), remark))
+    assert reload_faults(mistaken, RUNNING, EXISTING, {}) == []
+    assert reload_faults(mistaken, with_orders(columns=(NAME,)), EXISTING, {}) != []
+
+
+def test_a_new_table_with_an_existing_folder_must_be_as_it_is() -> None:
+    """EVO-8: another key would stop the pipeline."""
+    more = replace(ORDERS, name="more", key=Key((KeyPart("other", DataType.STRING),)))
+    with_more = replace(RUNNING, tables={"orders": ORDERS, "more": more})
+    of_more = (replace(ORDERS, name="more"), IDS)
+    (fault,) = reload_faults(RUNNING, with_more, {**EXISTING, "more": of_more}, {})
+    assert fault.code == "TABLE_DEFINITION_DIFFERENT"
+
+
+@pytest.mark.parametrize("existing", [{}, "of the table"])
+def test_a_column_on_the_cell_of_an_override_is_refused(existing: object) -> None:
+    """EVO-8, EVO-2: the columns do not go together, until one is taken back."""
+    override = ColumnOverride("orders", "extra", replace(NOTE, name="extra", qualifier=b"x"), 1, "")
+    remark = replace(NOTE, name="remark", qualifier=b"x")
+    (fault,) = reload_faults(
+        *(RUNNING, with_orders(columns=(NAME, NOTE, remark)), EXISTING if existing else {}),
+        {"orders": [override]},
+    )
+    assert "remark and extra both show the cell" in fault.problem

@@ -10,16 +10,19 @@ import pytest
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig
 from connector.errors import ConfigError, InvalidChangeError, RowErrors
-from connector.kafka import ChangeConsumer, ChangeProducer, TableWriter, WriteSession
+from connector.kafka import ChangeConsumer, ChangeProducer, TableWriter, WriteSession, topics
+from connector.kafka.tables import publish_tables
 from connector.records.model import DataChange, DeleteFamily, SetCell
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyPart
 from connector.tables.presence import presence_mark
+from connector.tables.published import PublishedTable, tables_topic
 from connector.tables.values import DataType
 from connector.write_streams.model import catalog_topic
 from tests.unit.mock_cluster import FACTS, MockCluster, answer_topic_requests
 
 CATALOG = replace(FACTS, topic=catalog_topic("t"), kafka_partitions=1, cleanup_policy="compact")
+TABLES = replace(CATALOG, topic=tables_topic("t"))
 TABLE = TableDefinition(
     name="orders",
     stream="s",
@@ -67,6 +70,7 @@ def test_rows_become_changes_of_a_producer(topic: KafkaConfig) -> None:
 def test_a_refused_row_refuses_its_batch(topic: KafkaConfig) -> None:
     """EVO-4, EVO-5, EVO-6, `poison_is_contained`: each bad row is named; nothing is sent."""
     rows: list[Any] = [{"id": "a"}, {"id": "b", "colour": "red"}, {"id": "c", "total": "x"}, {}]
+    rows += [7, None, [("id", "a")], {"id": "d", "total": [10**5_000]}]
     with ChangeProducer(topic, FACTS) as producer:
         writer = TableWriter(producer, TABLE, stream_partition="p")
         with pytest.raises(RowErrors) as caught:
@@ -76,6 +80,10 @@ def test_a_refused_row_refuses_its_batch(topic: KafkaConfig) -> None:
             1: "colour",
             2: "total",
             3: "id",
+            4: "row",
+            5: "row",
+            6: "row",
+            7: "total",
         }
         assert "at index 2, total is 'x', but must be NUMERIC: " in str(caught.value)
         with pytest.raises(RowErrors, match="colour is 'red'"):
@@ -129,3 +137,26 @@ def test_a_limit_of_records_is_an_error_of_the_row(topic: KafkaConfig) -> None:
         with pytest.raises(RowErrors) as caught:
             writer.upsert({"id": "a"}, commit_timestamp=-1)
         assert isinstance(caught.value.errors[0], InvalidChangeError)
+
+
+def test_a_writer_uses_the_families_that_the_table_has(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EVO-4, EVO-12: the table was made with another first column, which its configuration has
+    dropped. The mark stays in the family of the table, and a delete is in its families, too.
+    """
+    cluster.create_topic(TABLES.topic, 1)
+    answer_topic_requests(FACTS, TABLES, patch=monkeypatch.setattr)
+    first = Column("first", "g", b"first", DataType.STRING)
+    made = replace(TABLE, columns=(first, *TABLE.columns), presence_family="g")
+    monkeypatch.setattr(topics, "create_tables_topic", lambda *_: TABLES)
+    publish_tables(cluster.kafka, "t", [PublishedTable("id-1", 3, made)])
+    with ChangeProducer(cluster.kafka, FACTS) as producer:
+        writer = TableWriter(producer, TABLE, stream_partition="p")
+        writer.upsert({"id": "a"})
+        monkeypatch.setattr(ChangeProducer, "published_tables", pytest.fail)
+        writer.delete("a")
+        assert (writer.updated_schema, writer.table.columns) == (None, TABLE.columns)
+    upsert, delete = changes(cluster.kafka)
+    assert upsert.entries == (presence_mark("g"),)
+    assert delete.entries == (DeleteFamily("f"), DeleteFamily("g"))

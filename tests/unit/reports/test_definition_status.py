@@ -83,3 +83,14 @@ def test_cells_without_a_column_are_named() -> None:
     bare = replace(ORDERS, keep_unmapped=False)
     (hint,) = definition_hints(bare, bare, (), cells[2:3])
     assert "keep_unmapped = false drops them: f:colour" in hint
+
+
+def test_columns_that_do_not_go_together_are_a_hint() -> None:
+    """EVO-2: with what to do. It names the override."""
+    extra = replace(NOTE, name="extra")
+    declared = replace(ORDERS, columns=(*ORDERS.columns, NOTE))
+    hints = definition_hints(declared, ORDERS, [override(extra)], ())
+    (hint,) = [hint for hint in hints if "both show the cell" in hint]
+    assert hint.startswith("the table is stopped: ")
+    assert "drop a column that an operator set: extra" in hint
+    assert cells_without_column(declared, ORDERS, [override(extra)], [NOTE.cell]) == ()

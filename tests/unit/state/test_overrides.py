@@ -20,14 +20,20 @@ from connector.state.overrides import (
     ClosePartition,
     Override,
     bounds_in_force,
+    columns_at,
     metadata_with,
     pace_in_force,
     seconds_at,
+    stored_override,
 )
-from connector.tables.definition import TableDefinition
+from connector.tables.alterations import ColumnOverride
+from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.stored_definition import stored_column
 from connector.tables.values import DataType
 from tests.unit.warehouses import commit
+
+NOTE = Column("note", "f", b"note", DataType.STRING)
 
 
 def defined(name: str, bound: int | None) -> TableDefinition:
@@ -235,3 +241,28 @@ def test_an_unreadable_request_is_not_stored(tmp_path: Path, field: str, note: A
 def test_metadata_of_great_depth_is_not_of_lowmark() -> None:
     """TBL-14."""
     assert stored_in({"userMetadata": '{"lowmark":' + "[" * 100_000}) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"name": 7},
+        {"made_at": "yesterday"},
+        {"made_by": None},
+        {"only_default": "yes"},
+        {"column": "STRING"},
+        {"column": {"name": "c"}},
+        {"column": {**stored_column(NOTE), "required": "no"}},
+        {"column": {**stored_column(NOTE), "name": "_bookkeeping"}},
+        {"column": {**stored_column(NOTE), "type": "TEXT"}},
+    ],
+)
+def test_a_damaged_column_override_is_an_error(damage: dict[str, Any]) -> None:
+    """EVO-2, TBL-20: each type is checked, and the error names the folder."""
+    stored = stored_override(ColumnOverride("t", "note", NOTE, 1, "ada@host"))
+    metadata = {"max_staleness_s": {}, "columns": {"t": [stored]}}
+    assert columns_at("/w/overrides", metadata)["t"][0].column == NOTE
+    with pytest.raises(TableError) as caught:
+        columns_at("/w/overrides", {**metadata, "columns": {"t": [{**stored, **damage}]}})
+    assert caught.value.code == "COMMIT_UNREADABLE"
+    assert "/w/overrides" in caught.value.problem

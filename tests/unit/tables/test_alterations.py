@@ -12,8 +12,8 @@ from connector.records.ordering import OrderBy
 from connector.tables.alterations import (
     ColumnOverride,
     alteration,
+    column_named,
     with_overrides,
-    without_column,
 )
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyPart
@@ -146,9 +146,9 @@ def test_overrides_outrank_the_configuration_until_it_agrees() -> None:
 
 def test_a_column_to_drop_must_exist() -> None:
     """EVO-2: the error names the columns."""
-    assert without_column(ORDERS, "AMOUNT") == AMOUNT
+    assert column_named("orders", ORDERS.columns, "AMOUNT") == AMOUNT
     with pytest.raises(ConfigError, match=r"no column amuont.*name.*amount"):
-        without_column(ORDERS, "amuont")
+        column_named("orders", ORDERS.columns, "amuont")
 
 
 def test_ids_are_unique_over_a_long_life(seed: int) -> None:

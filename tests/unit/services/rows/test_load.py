@@ -14,10 +14,12 @@ from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig
 from connector.errors import ConfigError, ConnectorError
 from connector.records.ordering import OrderBy
-from connector.services import load
+from connector.services import alter_table, load
 from connector.services.events import Event
 from connector.services.rows.files import describe_file
 from connector.services.rows.load import LoadOptions, RejectedRow, name_of
+from connector.tables.definition import Column
+from connector.tables.values import DataType
 
 LIMITS = (10_000, 1_000_000)
 
@@ -119,6 +121,19 @@ def test_the_columns_of_all_files_are_checked_before_kafka_is_asked(
     assert [(event.code, event.fields) for event in events] == [
         ("COLUMNS_ABSENT", {"columns": ["name"]})
     ]
+
+
+def test_the_columns_of_operators_are_known(config: ConnectorConfig, tmp_path: Path) -> None:
+    """EVO-2: a file may have a column that an operator added."""
+    (tmp_path / "a.csv").write_text("id,note,nome\n1,x,y\n")
+    with pytest.raises(ConnectorError) as caught:
+        load(config, "t", [tmp_path / "a.csv"])
+    assert "note" in str(caught.value)
+    alter_table(config, "t", add=Column("note", "f", b"note", DataType.STRING))
+    with pytest.raises(ConnectorError) as caught:
+        load(config, "t", [tmp_path / "a.csv"])
+    assert "nome" in caught.value.problem + caught.value.cause
+    assert "note" not in caught.value.problem
 
 
 def test_a_wrong_call_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
