@@ -86,7 +86,7 @@ def _of_overrides(
         if override.agrees_with(declared):
             continue
         existing_column = columns.get(override.name.lower())
-        is_taken = existing_column == override.of(existing_column)
+        is_taken = existing_column == override.overridden(existing_column)
         state = "" if is_taken else ", and the pipeline has not taken it yet"
         if override.only_default and override.column is not None:
             default = override.column.default

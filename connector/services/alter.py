@@ -134,8 +134,8 @@ def _column(
         return add.name, add
     if drop is not None:
         # The configuration may have lost a column that the table has.
-        known = (*(stored.columns if stored else ()), *before)
-        return column_named(table, known, drop).name, None
+        columns = (*(stored.columns if stored else ()), *before)
+        return column_named(table, columns, drop).name, None
     assert default is not None
     column = replace(column_named(table, before, default[0]), default=default[1])
     return column.name, column

@@ -175,7 +175,7 @@ class Reloads:
 
     def go_back(self, error: ConnectorError) -> ConnectorConfig:
         """Refuse a new configuration with which no pipeline could begin, and return the old one.
-        Raises `error` if there is none.
+        Raises `error` if there was no old one.
         """
         if self._before is None:
             raise error

@@ -117,7 +117,7 @@ def columns_at(
         with reading(path):
             tables = from_stored(dict[str, list[_Stored]], (metadata or {}).get(COLUMNS, {}))
             return {
-                table: tuple(stored.of(table) for stored in overrides)
+                table: tuple(stored.override_of(table) for stored in overrides)
                 for table, overrides in tables.items()
             }
     except ConfigError as error:
@@ -184,7 +184,7 @@ class _Stored:
     made_by: str
     only_default: bool = False
 
-    def of(self, table: str) -> ColumnOverride:
+    def override_of(self, table: str) -> ColumnOverride:
         column = None if self.column is None else column_of(asdict(self.column))
         return ColumnOverride(
             table, self.name, column, self.made_at, self.made_by, self.only_default

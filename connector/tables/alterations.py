@@ -36,8 +36,8 @@ class ColumnOverride:
     made_by: str
     only_default: bool = False
 
-    def of(self, declared: Column | None) -> Column | None:
-        """Return the column that a declared one becomes. None: there is none."""
+    def overridden(self, declared: Column | None) -> Column | None:
+        """Return the column that a declared one becomes, or None."""
         if not self.only_default or self.column is None:
             return self.column
         return declared and replace(declared, default=self.column.default)
@@ -45,7 +45,7 @@ class ColumnOverride:
     def agrees_with(self, declared: TableDefinition) -> bool:
         """Whether the configuration says the same."""
         column = _by_name(declared).get(self.name.lower())
-        return column == self.of(column) and not (self.only_default and column is None)
+        return column == self.overridden(column) and not (self.only_default and column is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def overridden_columns(
     columns = _by_name(declared)
     for override in overrides:
         name = override.name.lower()
-        if (column := override.of(columns.get(name))) is not None:
+        if (column := override.overridden(columns.get(name))) is not None:
             columns[name] = column
         else:
             columns.pop(name, None)
@@ -142,9 +142,9 @@ def alteration(
 
 def column_named(table: str, columns: Iterable[Column], name: str) -> Column:
     """Return the column with this name. Raises `ConfigError` if the table has no such column."""
-    found = {column.name.lower(): column for column in columns}
-    if (column := found.get(name.lower())) is None:
-        names = [column.name for column in found.values()]
+    by_name = {column.name.lower(): column for column in columns}
+    if (column := by_name.get(name.lower())) is None:
+        names = [column.name for column in by_name.values()]
         raise column_unknown(table, name, one_of(names), nearest(name, names) or "Name one of them")
     return column
 
