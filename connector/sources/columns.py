@@ -216,8 +216,7 @@ def _key_warnings(old: SourceTable, key: tuple[Shown, ...]) -> list[str]:
 
 def key_type(type_: ValueType) -> DataType:
     """Return the type of a key column: values of a type that a key cannot have are their text."""
-    is_allowed = isinstance(type_, DataType) and type_ in KEY_TYPES
-    return type_ if is_allowed and isinstance(type_, DataType) else DataType.STRING
+    return type_ if isinstance(type_, DataType) and type_ in KEY_TYPES else DataType.STRING
 
 
 def _is_cell(field: str) -> bool:

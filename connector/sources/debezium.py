@@ -35,7 +35,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from connector.records.avro_plan import UnreadableSchemaError
 from connector.sources.columns import source_name
 from connector.sources.model import (
     Commit,
@@ -55,7 +54,7 @@ from connector.sources.records import (
     JsonFormat,
     Schema,
     Targets,
-    detail_of,
+    poison_of,
 )
 from connector.sources.rows import Plan, RowReader
 from connector.sources.tables import KnownTables
@@ -160,10 +159,7 @@ class DebeziumDecoder:
             commit = _commit(envelope, source)
             return self._event(record, envelope, schema, commit, table)
         except UNREADABLE as error:
-            rule = "UNKNOWN_SCHEMA" if isinstance(error, UnreadableSchemaError) else "UNREADABLE"
-            if not table:
-                commit = _salvaged(value)
-            return Poison(rule, detail_of(error), commit, table)
+            return poison_of(error, commit if table else _salvaged(value), table)
 
     def _without_event(self, record: ForeignRecord, envelope: _Envelope) -> Event:
         if envelope.source is not None and envelope.ddl is not None:

@@ -15,6 +15,7 @@ from connector.records.avro_decoder import DamagedError
 from connector.records.avro_plan import UnreadableSchemaError
 from connector.records.codec import CONFLUENT, CONFLUENT_BYTES
 from connector.sources.columns import Shown
+from connector.sources.model import Commit, Poison
 from connector.sources.schemas import AvroType, Field, avro_type, connect_field
 from connector.sources.values import (
     MISFITS,
@@ -333,8 +334,13 @@ def _readers(avro: AvroType, shape: type[Struct]) -> dict[str, Any]:
     return readers
 
 
-def detail_of(error: BaseException) -> str:
-    """Return the text of an error of `UNREADABLE`."""
+def poison_of(error: BaseException, commit: Commit, table: str) -> Poison:
+    """Return the event of a record whose reading raised an error of `UNREADABLE`."""
+    rule = "UNKNOWN_SCHEMA" if isinstance(error, UnreadableSchemaError) else "UNREADABLE"
+    return Poison(rule, _detail_of(error), commit, table)
+
+
+def _detail_of(error: BaseException) -> str:
     if isinstance(error, DamagedError):
         path = ".".join(reversed(error.path))
         return f"byte {error.offset}{f' in {path}' if path else ''}: {error.what}"

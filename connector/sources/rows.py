@@ -121,7 +121,6 @@ class RowReader:
 
     def _targets(self, table: str, made: SourceTable, fields: Any) -> Targets:
         targets = Targets()
-        targets[PRESENCE_QUALIFIER.decode()] = None
         declared = self.tables.declared.get(table)
         for name in () if declared is None else declared.bytes_fields:
             targets[name] = Target(name, of_base64)

@@ -7,10 +7,9 @@ column with the name of the declared key column, or `key`. A value that is no ro
 
 from __future__ import annotations
 
-from connector.records.avro_plan import UnreadableSchemaError
 from connector.sources.columns import source_name
-from connector.sources.model import Commit, Event, ForeignRecord, Poison, Row, Skipped
-from connector.sources.records import UNREADABLE, Format, detail_of
+from connector.sources.model import Commit, Event, ForeignRecord, Row, Skipped
+from connector.sources.records import UNREADABLE, Format, poison_of
 from connector.sources.rows import RowReader
 from connector.sources.tables import KnownTables
 
@@ -40,8 +39,7 @@ class UpsertDecoder:
         try:
             return self._row(record, record.key, commit, table)
         except UNREADABLE as error:
-            rule = "UNKNOWN_SCHEMA" if isinstance(error, UnreadableSchemaError) else "UNREADABLE"
-            return Poison(rule, detail_of(error), commit, table)
+            return poison_of(error, commit, table)
 
     def _row(self, record: ForeignRecord, raw_key: bytes, commit: Commit, table: str) -> Event:
         key = self._rows.format.any_key(raw_key)

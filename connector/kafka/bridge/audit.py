@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from connector.errors import TopicError
 from connector.kafka import client, topics
-from connector.kafka.bridge.reader import EARLIEST, described, offsets_of, topics_of
+from connector.kafka.bridge.reader import (
+    EARLIEST,
+    described,
+    foreign_record,
+    offsets_of,
+    topics_of,
+)
 from connector.kafka.bridge.session import decoder_of
 from connector.kafka.bridge.status import reported_positions
 from connector.kafka.bridge.tables import BridgeTables
@@ -135,11 +141,7 @@ class _Audit:
         self, name: str, topic_id: str, ranges: dict[int, tuple[int, int]]
     ) -> Iterator[tuple[ForeignRecord, Event]]:
         for read in records_between(self._kafka, name, topic_id, ranges):
-            at = read.position
-            record = ForeignRecord(
-                *(name, at.kafka_partition, at.offset, read.record_timestamp),
-                *(read.key, read.value),
-            )
+            record = foreign_record(read)
             yield record, self._decoder.decode(record)
 
 

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from connector.kafka import client, topics
-from connector.kafka.bridge.reader import EARLIEST, LATEST, described, offsets_of, topics_of
+from connector.kafka.bridge.reader import (
+    EARLIEST,
+    LATEST,
+    described,
+    foreign_record,
+    offsets_of,
+    topics_of,
+)
 from connector.kafka.bridge.session import decoder_of
 from connector.kafka.client import records_between
 from connector.sources.changes import location_of
@@ -91,7 +98,4 @@ def newest_records(
     first = offsets_of(admin, config.kafka, EARLIEST, partitions)
     ranges = {at[1]: (max(first[at], end - count), end) for at, end in ends.items()}
     for read in records_between(config.kafka, topic, topic_id, ranges):
-        at = read.position
-        yield ForeignRecord(
-            *(topic, at.kafka_partition, at.offset, read.record_timestamp), read.key, read.value
-        )
+        yield foreign_record(read)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from connector.config.settings import KafkaConfig, SourceConfig
     from connector.errors import TopicError
+    from connector.validation import KafkaRecord
 
 REFRESH_S: Final = 10.0
 """How often the reader looks for new topics and Kafka partitions, and for replaced topics."""
@@ -249,6 +250,15 @@ def described(
         for name, answer in answers.items()
     }
     return {name: (id_of(topic), len(topic.partitions)) for name, topic in topics.items()}
+
+
+def foreign_record(record: KafkaRecord) -> ForeignRecord:
+    """Return a record that was read between two offsets as one of a source."""
+    at = record.position
+    return ForeignRecord(
+        *(at.topic, at.kafka_partition, at.offset, record.record_timestamp),
+        *(record.key, record.value),
+    )
 
 
 def offsets_of(
