@@ -22,6 +22,7 @@ from connector.sources.values import (
     NULL,
     QUOTE,
     Convert,
+    DecimalText,
     kind_of,
     natural_of_json,
     natural_text,
@@ -180,6 +181,8 @@ class JsonFormat:
                 continue
             if first == QUOTE:
                 text = text[1:-1] if b"\\" not in text else natural_of_json(text)
+            elif convert.__class__ is DecimalText:
+                convert = DecimalText.of_number
             if convert is not None:
                 try:
                     text = convert(text)

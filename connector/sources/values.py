@@ -36,7 +36,7 @@ NULL: Final = ord("n")
 class Kind(NamedTuple):
     """The type of a column, and how values become its cells.
 
-    - `of_text` takes the natural text of a value in JSON.
+    - `of_text` takes the natural text of a value in JSON. See `DecimalText`, too.
     - `of_value` takes a value as `AvroType.read_raw` returns it.
 
     Both raise one of `MISFITS` for other values. None: the value is the cell.
@@ -111,13 +111,25 @@ def _decimal(field: Field) -> Kind:
     def of_bytes(value: bytes) -> bytes:
         return decimal_text(int.from_bytes(value, "big", signed=True), scale or 0)
 
-    return Kind(type_, lambda text: _decimal_of_json(text, of_bytes), of_bytes)
+    return Kind(type_, DecimalText(of_bytes), of_bytes)
 
 
-def _decimal_of_json(text: bytes, of_bytes: Convert) -> bytes:
-    """Connect writes decimals as base64, or as numbers with `decimal.format = NUMERIC`."""
-    is_number = len(text) % 4 or b"." in text or b"-" in text
-    return _canonical_decimal(text) if is_number else of_bytes(of_base64(text))
+class DecimalText:
+    """Takes the natural text of a decimal in Connect's JSON, which is base64. With
+    `decimal.format = NUMERIC`, it is a number of JSON instead, for `of_number`: 1234 is base64, too.
+    """
+
+    __slots__ = ("_of_bytes",)
+
+    def __init__(self, of_bytes: Convert) -> None:
+        self._of_bytes = of_bytes
+
+    def __call__(self, text: bytes) -> bytes:
+        return self._of_bytes(of_base64(text))
+
+    @staticmethod
+    def of_number(text: bytes) -> bytes:
+        return _canonical_decimal(text)
 
 
 def _decimal_text(field: Field) -> Kind:
@@ -160,7 +172,10 @@ MAX_SCALE: Final = 20_000
 
 def _canonical_decimal(text: bytes) -> bytes:
     if not _is_plain_number(text):
-        return _DECIMALS_OF_JAVA.get(text, text)
+        exponent = _exponent(text)
+        if exponent is None or abs(int(exponent[1])) > MAX_SCALE:
+            return _DECIMALS_OF_JAVA.get(text, text)
+        text = f"{Decimal(text.decode()):f}".encode()
     sign, digits = (b"-", text[1:]) if text[:1] == b"-" else (b"", text)
     whole, _, decimals = digits.partition(b".")
     whole, decimals = whole.lstrip(b"0") or b"0", decimals.rstrip(b"0")
@@ -195,6 +210,7 @@ def _int_of(text: str | None) -> int | None:
 
 _is_int = re.compile(r"-?[0-9]{1,9}", re.ASCII).fullmatch
 _is_plain_number = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?").fullmatch
+_exponent = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?[eE]([-+]?[0-9]{1,9})").fullmatch
 
 
 # Times. A day or a moment that no type holds is written in the same form, with a sign if its year
@@ -400,8 +416,10 @@ def _joined(kind: Kind, items: list[bytes]) -> bytes:
         if item == b"null":
             parts.append(item)
             continue
-        text = natural_of_json(item)
-        parts.append(_json_part(kind.type, kind.of_text(text) if kind.of_text else text))
+        text, of_text = natural_of_json(item), kind.of_text
+        if isinstance(of_text, DecimalText) and item[0] != QUOTE:
+            of_text = of_text.of_number
+        parts.append(_json_part(kind.type, of_text(text) if of_text else text))
     return b"[" + b",".join(parts) + b"]"
 
 
