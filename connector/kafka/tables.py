@@ -18,7 +18,7 @@ from connector.errors.producers import records_undelivered
 from connector.kafka import client, topics
 from connector.kafka.client import records_between
 from connector.kafka.sending import SendError, SendQueue, text_of
-from connector.tables.published import SOURCE_PREFIX, PublishedTable, tables_topic
+from connector.tables.published import BRIDGE_KEY, SOURCE_PREFIX, PublishedTable, tables_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ def _read(
     records = [
         (key.decode(errors="replace"), record.value or b"", record.position.offset)
         for key, record in _newest(kafka, facts).items()
-        if not key.startswith(SOURCE_PREFIX.encode())
+        if not key.startswith((SOURCE_PREFIX.encode(), BRIDGE_KEY.encode()))
     ]
     return _readable(facts.topic, records, PublishedTable.from_value, on_unreadable)
 
@@ -175,6 +175,13 @@ def publish_source_tables(kafka: KafkaConfig, topic: str, tables: Mapping[str, b
     facts = topics.create_tables_topic(kafka, topic)
     topics.check_compacted(facts)
     _send(kafka, facts, {f"{SOURCE_PREFIX}{table}": value for table, value in tables.items()})
+
+
+def publish_claim(kafka: KafkaConfig, topic: str, claim: bytes) -> None:
+    """Publish the claim of a bridge on a change topic. Raises as `publish_source_tables` does."""
+    facts = topics.create_tables_topic(kafka, topic)
+    topics.check_compacted(facts)
+    _send(kafka, facts, {BRIDGE_KEY: claim})
 
 
 def publish_tables(

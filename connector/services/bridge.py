@@ -52,17 +52,20 @@ def run_bridge(
     Raises:
         ConfigError: There is no such stream, or it has no source.
         TopicError: A topic is missing or was made again, or records were deleted too early.
+        WriterConflictError: Another bridge of the stream began later. It goes on.
         BrokerError, DeliveryError: Kafka or the registry does not answer at the start, or with
             `once`.
         ConnectorError: A table was truncated, or a row lacks a value, and the settings of the
             source say to stop.
     """
+    from connector.kafka.bridge.claim import BridgeClaim
     from connector.kafka.bridge.session import BridgeCounts, BridgeSession
 
     of_stream = find_stream(config, stream)
     if of_stream.source is None:
         raise source_missing(of_stream.name)
     counts, until = BridgeCounts(), stop or threading.Event()
+    claim = BridgeClaim(config.kafka, of_stream.topic)
     where, pauses = f"the bridge of stream {of_stream.name}", _Pauses()
 
     def warn(code: str, text: str) -> None:
@@ -70,7 +73,7 @@ def run_bridge(
 
     while not until.is_set():
         try:
-            with BridgeSession(config, of_stream, counts, warn) as session:
+            with BridgeSession(config, of_stream, claim, counts, warn) as session:
                 if pauses.begin() and not once:
                     text = f"{where} runs; stop with Ctrl-C or SIGTERM"
                     on_event(info("BRIDGE_RUNNING", text, stream=of_stream.name))

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         StreamConfig,
     )
     from connector.dead_letters.envelope import DeadLetter
+    from connector.kafka.bridge.claim import BridgeClaim
     from connector.sources.model import (
         Decoder,
         ForeignRecord,
@@ -86,17 +87,24 @@ class BridgeSession:
     """
 
     def __init__(
-        self, config: ConnectorConfig, stream: StreamConfig, counts: BridgeCounts, warn: Warn
+        self,
+        config: ConnectorConfig,
+        stream: StreamConfig,
+        claim: BridgeClaim,
+        counts: BridgeCounts,
+        warn: Warn,
     ) -> None:
-        """Find the position, and open the topics. Nothing is sent.
+        """Claim the stream, find the position, and open the topics. No change is sent.
 
         Raises:
+            WriterConflictError: Another bridge has claimed the stream later.
             TopicError: A topic is missing or was made again, or the resume token cannot be read.
             BrokerError: No broker answers.
         """
         assert stream.source is not None, "a bridge needs a source"
         self._config, self._stream, self._source = config, stream, stream.source
-        self._counts, self._warn, self._kafka = counts, warn, config.kafka
+        self._claim, self._counts, self._warn = claim, counts, warn
+        self._kafka = config.kafka
         self._checkpoint_at = 0.0
         self._letters: list[DeadLetter] = []
         self._waiting: tuple[str, float] | None = None
@@ -109,6 +117,7 @@ class BridgeSession:
         self._producer = ChangeProducer(kafka, topic, limits=limits, registry=self._config.registry)
         stack.callback(self._close_producer)
         self._publisher = stack.enter_context(DeadLetterPublisher(kafka, topic))
+        self._claim.take()
         position = self._position()
         self._tables = BridgeTables(self._config, self._stream, self._warn)
         self._decoder = decoder_of(
@@ -135,6 +144,7 @@ class BridgeSession:
 
         Raises:
             TopicError, ConfigError, InvalidChangeError: The source or its settings need a person.
+            WriterConflictError: Another bridge has claimed the stream later.
             DeliveryError, BrokerError: Kafka or the registry does not answer. Begin another
                 session.
         """
@@ -213,6 +223,7 @@ class BridgeSession:
     def _checkpoint(self, now: float) -> None:
         """Wait until Kafka has everything that was sent, and report the position."""
         self._checkpoint_at = now + CHECKPOINT_S
+        self._claim.check()
         if self._letters:
             self._publisher.publish(self._letters)
             self._counts.letters += len(self._letters)
