@@ -114,6 +114,42 @@ def source_topic_replaced(topic: str, stored_id: str, topic_id: str) -> TopicErr
     )
 
 
+def source_transactions_split(topic: str, kafka_partitions: int) -> TopicError:
+    return TopicError(
+        "SOURCE_TRANSACTIONS_SPLIT",
+        f"The topic of transactions {topic} has {kafka_partitions} Kafka partitions",
+        "The ends of transactions have an order, so they must be in one Kafka partition. With"
+        " several, a cut could have the later of two transactions only",
+        "Let Debezium write them to another topic with one Kafka partition: set topic.transaction"
+        " and topic.creation.….partitions = 1, and name it in transactions of the source. If the"
+        " bridge has run before, take a new snapshot, and name a new change topic for the stream",
+        topic=topic,
+    )
+
+
+def source_too_wide(topic: str, kafka_partitions: int, size: int, allowed: int) -> TopicError:
+    return TopicError(
+        "SOURCE_TOO_WIDE",
+        f"The source of {topic} has too many Kafka partitions: {kafka_partitions:,}",
+        f"The position of its bridge has {size:,} bytes, and a resume token has at most"
+        f" {allowed:,}",
+        "Publish some of its topics as another stream, with a change topic and a bridge of its own."
+        " Or let the source write to topics with fewer Kafka partitions, and begin again with a new"
+        " snapshot and a new change topic",
+        topic=topic,
+    )
+
+
+def dead_letter_too_large(topic: str, size: int, remedy_bytes: int) -> TopicError:
+    return TopicError(
+        "TOPIC_UNSUITABLE",
+        f"A dead letter of {size:,} bytes is too large for {topic}",
+        "The record that failed is larger than a record of the change topic can be",
+        f"Set max.message.bytes={remedy_bytes} on {topic}",
+        topic=topic,
+    )
+
+
 def catalog_of_another_topic(topic: str, catalog: str, stored_id: str, topic_id: str) -> TopicError:
     return TopicError(
         "TOPIC_REPLACED",

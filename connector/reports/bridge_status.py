@@ -97,6 +97,12 @@ def text_of_waiting(waiting: Waiting, now: int) -> str:
     """Return what a bridge waits for, and what an operator can do."""
     since = duration(max(0, now - waiting.since) / 1_000_000)
     what = f"transaction {waiting.transaction}, which ended {since} ago"
+    if waiting.reason == "topic":
+        return (
+            f"there is no topic of transactions {waiting.transaction}: set"
+            " provide.transaction.metadata in Debezium, and compare transactions of the source with"
+            " the name of the topic"
+        )
     if waiting.reason == "clock":
         return (
             f"{what}, has a commit time ahead of the clock of this machine: compare the clocks of"

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from connector.errors import ConnectorError
-from connector.errors.kafka import source_foreign
-from connector.errors.settings import setting_invalid
+from connector.errors.kafka import source_foreign, source_transactions_split
 from connector.reports.bridge_status import lost_promises
 from connector.text import FEW, counted
 
@@ -45,9 +44,7 @@ def source_findings(config: ConnectorConfig, stream: StreamConfig) -> Iterator[S
         text = f"{name}: there is no topic {source.transactions} yet: no transaction is published"
         yield "warning", text
     elif check.ends > 1:
-        allowed = "a topic with one Kafka partition, because the ends of transactions have an order"
-        remedy = "Let Debezium create it with topic.creation.…partitions = 1"
-        yield setting_invalid(f"{name}.transactions", source.transactions, allowed, remedy)
+        yield source_transactions_split(source.transactions, check.ends)
     if check.compacted and source.format.is_debezium:
         names = ", ".join(check.compacted[:FEW])
         yield (

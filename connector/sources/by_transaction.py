@@ -59,6 +59,9 @@ RECENT: Final = 100
 """How many ids of finished transactions are kept, for events without positions."""
 MOST_UNFILLED: Final = 8
 MOST_UNFILLED_BYTES: Final = 16 * 1024
+"""How much of a resume token finished transactions take that lacked events. The oldest ones are
+forgotten.
+"""
 POISON_WAITS_US: Final = 60_000_000
 """After this time, poison that no transaction lacks is released without one."""
 
@@ -501,11 +504,12 @@ class ByTransaction:
             topic: replace(at, passed=frozenset(k for name, k in passed if name == topic))
             for topic, at in self._joined.items()
         }
-        unfilled = {
-            name: arrived.sequences({c.sequence for _, c in late if c.transaction == name})
-            for name, arrived in self._unfilled.items()
-            if name not in self._ended
-        }
+        unfilled: dict[str, dict[int, bytes]] = {}
+        room = MOST_UNFILLED_BYTES
+        for name, arrived in reversed(self._unfilled.items()):
+            bits = arrived.sequences({c.sequence for _, c in late if c.transaction == name})
+            if name not in self._ended and (room := room - sum(map(len, bits.values()))) >= 0:
+                unfilled[name] = bits
         return SourcePosition(
             starts=by_number(self.starts),
             topic_ids=topic_ids,
@@ -518,11 +522,7 @@ class ByTransaction:
             ),
             lost_before=self._lost_before,
             is_truncated=self._is_truncated,
-            unfilled={
-                name: bits
-                for name, bits in unfilled.items()
-                if sum(map(len, bits.values())) < MOST_UNFILLED_BYTES
-            },
+            unfilled=dict(reversed(unfilled.items())),
         ).token()
 
     @property
@@ -556,10 +556,12 @@ class ByTransaction:
 
     def skip(self, transaction: str) -> bool:
         """Release a transaction without the events that it lacks, at the wish of an operator. False
-        if it is not the one that waits for events.
+        if it is not the one that waits for events, or if they may come: something was not read.
         """
         waiting = self._waiting
         if waiting is None or (waiting.reason, waiting.transaction) != ("events", transaction):
+            return False
+        if not (self._has_asked(self._end_records[0][0]) and self._has_read_all(transaction)):
             return False
         self._skipped = transaction
         return True

@@ -182,8 +182,8 @@ class Waiting:
     """The next transaction, and the reason why it waits, for status and log.
 
     - `reason` is one of `clock` (the next commit time is ahead of `now`), `snapshot` (the first
-      transaction waits until the initial snapshot was read) and `events` (a transaction lacks
-      events).
+      transaction waits until the initial snapshot was read), `events` (a transaction lacks
+      events) and `topic` (there is no transaction topic: `transaction` is its name).
     - `transaction` is the next transaction, and `since` is Kafka's time of its end (µs).
     - `counts` and `arrived` are the numbers of its events by table, as it has them and as they were
       read. `missing` is the number of events that were not read.
@@ -199,7 +199,10 @@ class Waiting:
 
 def least_time(record: ForeignRecord, commit: Commit) -> int:
     """Return the commit time of a record (µs), but not after Kafka's time of it."""
-    return min(commit.time, record.timestamp) if commit.time else record.timestamp
+    time, arrived_at = commit.time, record.timestamp
+    if 0 < time <= arrived_at:
+        return time
+    return arrived_at or max(time, 1)  # Kafka's time of a record may be missing
 
 
 class Sequencer(Protocol):

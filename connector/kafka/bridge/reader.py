@@ -19,7 +19,12 @@ from confluent_kafka import TopicPartition as Assignment
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from connector.errors import BrokerError
-from connector.errors.kafka import records_deleted, source_topic_replaced, topic_shortened
+from connector.errors.kafka import (
+    records_deleted,
+    source_topic_replaced,
+    source_transactions_split,
+    topic_shortened,
+)
 from connector.kafka import client
 from connector.kafka.topics import id_of
 from connector.sources.model import ForeignRecord, TopicPartition
@@ -63,7 +68,8 @@ class SourceReader:
         """Begin at `starts`, and at the beginning of the other Kafka partitions.
 
         Raises:
-            TopicError: A topic has another id than in `topic_ids`: it was made again.
+            TopicError: A topic has another id than in `topic_ids`: it was made again. Or the topic
+                of transactions has several Kafka partitions.
             BrokerError: No broker answers.
         """
         self._kafka, self._source = kafka, source
@@ -154,6 +160,8 @@ class SourceReader:
         for name, (topic_id, kafka_partitions) in described(
             self._admin, self._kafka, names
         ).items():
+            if name == self._source.transactions and kafka_partitions > 1:
+                raise source_transactions_split(name, kafka_partitions)
             if (before := self.topic_ids.setdefault(name, topic_id)) != topic_id:
                 raise source_topic_replaced(name, before, topic_id)
             all_of_topic = ((name, number) for number in range(kafka_partitions))

@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Final, Self
 from connector.clock import now_us
 from connector.dead_letters.source_letters import AssignedOrder, bridge_letter
 from connector.errors import ConnectorError, InvalidChangeError, TopicError
-from connector.errors.kafka import record_unreadable
+from connector.errors.kafka import record_unreadable, source_too_wide
 from connector.kafka import topics
 from connector.kafka.bridge.reader import SourceReader
 from connector.kafka.bridge.tables import BridgeTables, Warn
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.schema_registry import RegistryClient
-from connector.records.model import Heartbeat, Rule
+from connector.records.model import MAX_RESUME_TOKEN_BYTES, Heartbeat, Rule
 from connector.records.rejection import Position
 from connector.reports.bridge_status import text_of_waiting
 from connector.sources.by_partition import ByPartition
 from connector.sources.by_transaction import ByTransaction, reads_table
 from connector.sources.changes import STREAM_PARTITION, Changes, headers
 from connector.sources.debezium import DebeziumDecoder
-from connector.sources.model import Poison, Row, Skipped
+from connector.sources.model import Poison, Row, Skipped, Waiting
 from connector.sources.position import SourcePosition
 from connector.sources.records import AvroFormat, JsonFormat
 from connector.sources.upsert import UpsertDecoder
@@ -174,8 +174,11 @@ class BridgeSession:
                 self._sequencer.ends(self._reader.end_offsets())
                 break
         self._checkpoint(time.monotonic())
-        if once and (waiting := self._sequencer.waiting) is not None:
+        if once and (waiting := self._next_waiting()) is not None:
             self._warn("BRIDGE_WAITS", text_of_waiting(waiting, now_us()))
+        if skip:
+            text = f"transaction {skip} was not skipped: it is not the one that waits for events"
+            self._warn("TRANSACTION_NOT_SKIPPED", text)
 
     def _add(self, record: ForeignRecord) -> None:
         event = self._decoder.decode(record)
@@ -233,6 +236,9 @@ class BridgeSession:
         if not reached:
             return
         token = self._sequencer.token(self._reader.topic_ids)
+        if len(token) > MAX_RESUME_TOKEN_BYTES:
+            count = len(self._sequencer.starts)
+            raise source_too_wide(self._stream.topic, count, len(token), MAX_RESUME_TOKEN_BYTES)
         self._producer.reached(STREAM_PARTITION, reached, token)
         if self._sequencer.has_claim:
             self._producer.flush(_FLUSH_S)
@@ -241,7 +247,7 @@ class BridgeSession:
 
     def _report_waiting(self, now: float, heartbeat: Heartbeat) -> None:
         """Say what the bridge waits for: to its log, and in a heartbeat to `status` (SRC-8)."""
-        waiting = self._sequencer.waiting
+        waiting = self._next_waiting()
         if waiting is None:
             self._waiting = None
             return
@@ -253,6 +259,12 @@ class BridgeSession:
             text = json.dumps(to_stored(waiting), separators=(",", ":"))
             self._producer.send(heartbeat, [(WAITING_HEADER, text)])
             self._warn("BRIDGE_WAITS", text_of_waiting(waiting, now_us()))
+
+    def _next_waiting(self) -> Waiting | None:
+        topic = self._source.transactions
+        if topic and (topic, 0) not in self._reader.partitions:
+            return Waiting("topic", topic, now_us())
+        return self._sequencer.waiting
 
     def _position(self) -> SourcePosition | None:
         """The position of the newest resume token. None: no bridge has sent to the topic."""
