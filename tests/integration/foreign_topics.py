@@ -64,7 +64,9 @@ class ForeignTopics:
         self, topic: str, *values: str | None, key: str = "k", kafka_partition: int = -1
     ) -> None:
         # An older client would not know new topics and Kafka partitions yet.
-        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
+        producer = Producer(
+            {"bootstrap.servers": self.kafka.bootstrap_servers, "message.max.bytes": 10_000_000}
+        )
         for value in values:
             sent = None if value is None else value.encode()
             producer.produce(topic, sent, key.encode(), kafka_partition)
