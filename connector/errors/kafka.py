@@ -13,6 +13,12 @@ _BACKFILL = (
     " beginning of the topic"
 )
 
+_SOURCE_AGAIN = (
+    "Let the source send all rows again, for example by a snapshot of Debezium. Name a new change"
+    " topic for the stream, so that the bridge begins again, and move the folders of the stream and"
+    " of its tables away"
+)
+
 
 def broker_unreachable(servers: str, cause: str, port: str | None = None) -> BrokerError:
     """`port` is that of a broker on this machine."""
@@ -108,8 +114,32 @@ def source_topic_replaced(topic: str, stored_id: str, topic_id: str) -> TopicErr
         f"The source topic {topic} is not the topic that the bridge has read",
         f"It was deleted and created again: its id was {stored_id} and is {topic_id}. Records that"
         " the bridge had not read are gone",
-        "Let the source send all rows again, for example by a snapshot of Debezium. Then name a new"
-        " change topic for the stream, so that the bridge begins again, and rebuild its tables",
+        _SOURCE_AGAIN,
+        topic=topic,
+    )
+
+
+def source_records_deleted(
+    topic: str, kafka_partition: int, position: int, first: int, end: int
+) -> TopicError:
+    return TopicError(
+        "RECORDS_DELETED",
+        f"The bridge cannot continue in {topic}: Kafka partition {kafka_partition} has the offsets"
+        f" {first} to {end}, and its position is {position}",
+        "Retention or another program deleted records that the bridge had not read, or the brokers"
+        " lost records that it had",
+        _SOURCE_AGAIN,
+        topic=topic,
+    )
+
+
+def source_position_missing(topic: str) -> TopicError:
+    return TopicError(
+        "RESUME_TOKEN_MISSING",
+        f"{topic} has no position of its bridge",
+        "Retention has deleted its first records, and no heartbeat of a bridge is left. The bridge"
+        " did not run for longer than the retention, or another program has used the topic",
+        _SOURCE_AGAIN,
         topic=topic,
     )
 
@@ -122,7 +152,7 @@ def source_transactions_split(topic: str, kafka_partitions: int) -> TopicError:
         " several, a cut could have the later of two transactions only",
         "Let Debezium write them to another topic with one Kafka partition: set topic.transaction"
         " and topic.creation.….partitions = 1, and name it in transactions of the source. If the"
-        " bridge has run before, take a new snapshot, and name a new change topic for the stream",
+        f" bridge has run before: {_SOURCE_AGAIN}",
         topic=topic,
     )
 
@@ -134,8 +164,7 @@ def source_too_wide(topic: str, kafka_partitions: int, size: int, allowed: int) 
         f"The position of its bridge has {size:,} bytes, and a resume token has at most"
         f" {allowed:,}",
         "Publish some of its topics as another stream, with a change topic and a bridge of its own."
-        " Or let the source write to topics with fewer Kafka partitions, and begin again with a new"
-        " snapshot and a new change topic",
+        f" Or let the source write to topics with fewer Kafka partitions. {_SOURCE_AGAIN}",
         topic=topic,
     )
 

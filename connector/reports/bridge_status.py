@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from connector.records.views import TimeOrNull, Viewed
 from connector.sources.model import SourceFormat, Waiting
@@ -11,6 +12,12 @@ from connector.text import counted, duration, summarize_names
 
 STALE_S = 60.0
 """A bridge without a heartbeat for so long does not run, or cannot reach Kafka."""
+
+PROVIDE_TRANSACTIONS: Final = (
+    "Such rows belong to no cut, and the low watermark stays where it is: set"
+    " provide.transaction.metadata in Debezium"
+)
+"""What follows from a row without a transaction, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from connector.errors import ConnectorError
 from connector.errors.kafka import source_foreign, source_transactions_split
-from connector.reports.bridge_status import lost_promises
+from connector.reports.bridge_status import PROVIDE_TRANSACTIONS, lost_promises
 from connector.text import FEW, counted
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ def source_findings(config: ConnectorConfig, stream: StreamConfig) -> Iterator[S
         yield "warning", text
     elif check.ends > 1:
         yield source_transactions_split(source.transactions, check.ends)
+    if check.without_transaction and source.transactions:
+        row = check.without_transaction[0]
+        yield "warning", f"{name}: {row} has no transaction. {PROVIDE_TRANSACTIONS}"
     if check.compacted and source.format.is_debezium:
         names = ", ".join(check.compacted[:FEW])
         yield (

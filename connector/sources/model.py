@@ -205,6 +205,11 @@ def least_time(record: ForeignRecord, commit: Commit) -> int:
     return arrived_at or max(time, 1)  # Kafka's time of a record may be missing
 
 
+def lacks_transaction(event: Event) -> bool:
+    """Return whether a row was changed in a transaction that the source does not name."""
+    return isinstance(event, Row) and not event.is_snapshot and not event.commit.transaction
+
+
 class Sequencer(Protocol):
     """Brings the events of all partitions into one order (SRC-2).
 

@@ -18,7 +18,7 @@ from connector.kafka.bridge.reader import (
 from connector.kafka.bridge.session import decoder_of
 from connector.kafka.client import records_between
 from connector.sources.changes import location_of
-from connector.sources.model import ForeignRecord, Poison
+from connector.sources.model import ForeignRecord, Poison, lacks_transaction
 from connector.sources.tables import KnownTables
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SourceCheck:
     - `topics` are their names, and `compacted` those that are compacted.
     - `ends` is the number of Kafka partitions of the topic of transactions. 0: it does not exist.
     - `newest` is the number of newest records that were read, one of each topic. `unreadable` says
-      which of them cannot be read, and why.
+      which of them cannot be read, and why. `without_transaction` are rows that name none.
     """
 
     topics: list[str]
@@ -50,6 +50,7 @@ class SourceCheck:
     ends: int = 0
     newest: int = 0
     unreadable: list[str] = field(default_factory=list)
+    without_transaction: list[str] = field(default_factory=list)
 
 
 def check_source(config: ConnectorConfig, source: SourceConfig) -> SourceCheck:
@@ -71,6 +72,8 @@ def check_source(config: ConnectorConfig, source: SourceConfig) -> SourceCheck:
                 event = decoder.decode(record)
                 if isinstance(event, Poison):
                     check.unreadable.append(f"{location_of(record)}: {event.detail}")
+                elif lacks_transaction(event):
+                    check.without_transaction.append(location_of(record))
                 break
     return check
 

@@ -20,10 +20,9 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from connector.errors import BrokerError
 from connector.errors.kafka import (
-    records_deleted,
+    source_records_deleted,
     source_topic_replaced,
     source_transactions_split,
-    topic_shortened,
 )
 from connector.kafka import client
 from connector.kafka.topics import id_of
@@ -218,9 +217,7 @@ class SourceReader:
         first, last = (
             offsets_of(self._admin, self._kafka, spec, [at])[at] for spec in (EARLIEST, LATEST)
         )
-        if wanted > last:
-            return topic_shortened(topic, str(kafka_partition), str(last), str(wanted))
-        return records_deleted(topic, str(kafka_partition), str(wanted), str(first - 1))
+        return source_records_deleted(topic, kafka_partition, wanted, first, last)
 
     def _check_reachable(self) -> None:
         now = time.monotonic()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 from connector.clock import now_us
 from connector.dead_letters.source_letters import AssignedOrder, bridge_letter
 from connector.errors import ConnectorError, InvalidChangeError, TopicError
-from connector.errors.kafka import record_unreadable, source_too_wide
+from connector.errors.kafka import record_unreadable, source_position_missing, source_too_wide
 from connector.kafka import topics
 from connector.kafka.bridge.reader import SourceReader
 from connector.kafka.bridge.tables import BridgeTables, Warn
@@ -27,12 +27,12 @@ from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.model import MAX_RESUME_TOKEN_BYTES, Heartbeat, Rule
 from connector.records.rejection import Position
-from connector.reports.bridge_status import text_of_waiting
+from connector.reports.bridge_status import PROVIDE_TRANSACTIONS, text_of_waiting
 from connector.sources.by_partition import ByPartition
 from connector.sources.by_transaction import ByTransaction, reads_table
-from connector.sources.changes import STREAM_PARTITION, Changes, headers
+from connector.sources.changes import STREAM_PARTITION, Changes, headers, location_of
 from connector.sources.debezium import DebeziumDecoder
-from connector.sources.model import Poison, Row, Skipped, Waiting
+from connector.sources.model import Poison, Row, Skipped, Waiting, lacks_transaction
 from connector.sources.position import SourcePosition
 from connector.sources.records import AvroFormat, JsonFormat
 from connector.sources.upsert import UpsertDecoder
@@ -108,6 +108,7 @@ class BridgeSession:
         self._checkpoint_at = 0.0
         self._letters: list[DeadLetter] = []
         self._waiting: tuple[str, float] | None = None
+        self._needs_transactions = bool(stream.source.transactions)
         with ExitStack() as stack:
             self._open(stack)
             self._stack = stack.pop_all()
@@ -184,6 +185,10 @@ class BridgeSession:
         event = self._decoder.decode(record)
         if isinstance(event, Skipped):
             self._counts.left_out[event.rule] += 1
+        elif self._needs_transactions and lacks_transaction(event):
+            self._needs_transactions = False
+            text = f"{location_of(record)} has no transaction. {PROVIDE_TRANSACTIONS}"
+            self._warn("SOURCE_WITHOUT_TRANSACTIONS", text)
         self._sequencer.add(record, event)
 
     def _send_released(self) -> bool:
@@ -276,7 +281,7 @@ class BridgeSession:
                 raise
             facts = topics.describe(self._kafka, topic)
             if topics.beginning_offsets(self._kafka, facts)[0]:
-                raise  # it may have had one that was deleted
+                raise source_position_missing(topic) from None
             return None
         try:
             return SourcePosition.parse(token)
