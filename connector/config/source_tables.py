@@ -16,7 +16,7 @@ from connector.config.parse import parse_tables
 from connector.config.settings import ConnectorConfig, SourceConfig, StreamConfig
 from connector.errors import ConfigError
 from connector.errors.settings import setting_invalid
-from connector.sources.columns import SourceTable
+from connector.sources.columns import FAMILY, SourceTable
 from connector.tables.published import DAMAGES
 
 _COLUMNS: Final = "columns"
@@ -109,12 +109,15 @@ def _merged(
         }
         # A source may feed several tables. Without a section, it feeds the one of its own name.
         for other, own in (given or {name: {}}).items():
-            columns = _columns(section.get(_COLUMNS, ()), own.get(_COLUMNS, ()))
+            family = {**section, **own}.get("presence_family", FAMILY)
+            columns = _columns(section.get(_COLUMNS, ()), own.get(_COLUMNS, ()), family)
             yield other, {**section, **own, "stream": stream, _COLUMNS: columns}
 
 
-def _columns(of_source: Any, own: Any) -> list[Any]:
-    """The columns of the source with those of the user in their places, then the others."""
+def _columns(of_source: Any, own: Any, family: object) -> list[Any]:
+    """The columns of the source with those of the user in their places, then the others. The source
+    may show these later, in this family.
+    """
     if not isinstance(own, list | tuple) or not all(isinstance(column, Mapping) for column in own):
         return own  # type: ignore[no-any-return]  # a fault that the parser reports
     left = list(own)
@@ -124,7 +127,7 @@ def _columns(of_source: Any, own: Any) -> list[Any]:
         if override is not None:
             left.remove(override)
         columns.append({**column, **(override or {})})
-    return columns + left
+    return columns + [{"family": family, **column} for column in left]
 
 
 def _is_same_cell(column: Mapping[str, object], given: Mapping[str, object]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from connector.sources.columns import Merged, Shown, SourceTable, merged
@@ -42,6 +42,8 @@ class KnownTables:
         tables: The tables that are known, for example those that were published.
         declared: The definitions of the configuration. Only they say that a text is base64.
         only_declared: Rows of other tables are left out.
+        overridden: Returns the definition of a table that a section without a key overrides, or
+            None.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class KnownTables:
         declared: Iterable[TableDefinition] = (),
         *,
         only_declared: bool = False,
+        overridden: Callable[[SourceTable], TableDefinition | None] = lambda table: None,
     ) -> None:
         self.tables = {table.source: table for table in tables}
         self.declared = {
@@ -57,6 +60,13 @@ class KnownTables:
         }
         self._only_declared = only_declared
         self._news: dict[str, Merged] = {}
+        self._overridden = overridden
+        for table in self.tables.values():
+            self._override(table)
+
+    def _override(self, table: SourceTable) -> None:
+        if (definition := self._overridden(table)) is not None:
+            self.declared[table.source] = DeclaredTable.from_definition(definition)
 
     def is_left_out(self, source: str) -> bool:
         """Whether rows of this table are left out."""
@@ -68,6 +78,7 @@ class KnownTables:
         new = merged(old, source, key, fields)
         if new.table != old or new.warnings:
             self.tables[source] = new.table
+            self._override(new.table)
             earlier = self._news.get(source, Merged(new.table))
             self._news[source] = Merged(
                 new.table,

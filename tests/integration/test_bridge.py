@@ -280,6 +280,31 @@ def test_the_tables_of_a_source_are_published_and_keep_their_names(
     assert [column["name"] for column in columns] == ["n", "added"]
 
 
+def test_a_section_of_the_user_says_that_a_text_is_base64(
+    source: ForeignTopics, config: ConnectorConfig, tmp_path: Path
+) -> None:
+    """SRC-3, SRC-5, nothing_invented: from the first row on, and also if that has no value."""
+    with (tmp_path / "connector.toml").open("a") as file:
+        file.write(
+            """[tables.a]
+stream = "shop"
+source = "public.a"
+columns = [{name = "photo", type = "BYTES"}]
+"""
+        )
+    config = load_config(tmp_path / "connector.toml", {}, source_tables=False)
+    photo = base64.b64encode(b"\xff\x00").decode()
+    source.commit(("a", 1, {"photo": None}), ("a", 2, {"photo": photo}))
+    run_bridge(config, once=True)
+    values = [
+        entry.value
+        for change in changes(config)
+        for entry in change.entries
+        if isinstance(entry, SetCell) and entry.qualifier == b"photo"
+    ]
+    assert values == [b"\xff\x00"]
+
+
 def test_every_record_of_a_source_is_accounted_for(
     source: ForeignTopics, config: ConnectorConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig, SourceTables
 from connector.config.source_tables import FollowedTable, with_source_tables
 from connector.errors import ConfigError
+from connector.sources.columns import FAMILY
 from connector.sources.model import OnMissingValue, OnTruncate, SourceFormat
 from connector.tables.values import DataType
 
@@ -150,6 +151,13 @@ def test_a_wrong_section_is_named_when_its_source_is_known() -> None:
         followed(
             {"customers": {"stream": "shop", "columns": [{"name": "credit", "type": "MONEY"}]}}
         )
+
+
+def test_a_column_that_the_source_has_not_shown_yet_has_its_family() -> None:
+    """SRC-5: without a schema, a column follows from the first value that is not NULL."""
+    own = {"stream": "shop", "columns": [{"name": "photo", "type": "BYTES"}]}
+    (*_, column) = followed({"customers": own}).tables["customers"].columns
+    assert (column.name, column.family) == ("photo", FAMILY)
 
 
 def test_two_tables_of_one_name_are_an_error_with_a_remedy() -> None:
