@@ -247,8 +247,10 @@ class DebeziumDecoder:
         boundary, _ = self._rows.format.event(value, _Boundary)
         if boundary.status == "BEGIN":
             return Skipped("BEGIN")
-        if boundary.status != "END" or boundary.event_count is None:
+        if boundary.status != "END":
             raise ValueError(f"the status {boundary.status!r} is not known")
+        if boundary.event_count is None:
+            raise ValueError("the end of a transaction has no event_count")
         position = _position(boundary.id)
         return End(
             Commit(

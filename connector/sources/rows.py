@@ -26,6 +26,7 @@ class Plan(NamedTuple):
     - `others` names, for a cell, the cells of its field that have another type.
     - `has_schema`: the columns follow from a schema.
     - `with_column` has the fields that have a column.
+    - `was_key` is the name of the only key column, if the field of the key has another name.
     """
 
     key: Targets
@@ -34,6 +35,7 @@ class Plan(NamedTuple):
     others: Mapping[str, tuple[str, ...]]
     has_schema: bool
     with_column: set[str]
+    was_key: str
 
 
 class RowReader:
@@ -93,6 +95,8 @@ class RowReader:
     def cells(self, table: str, values: Mapping[str, Any], key: Fields, plan: Plan) -> Cells:
         """Return the cells of the fields of a row. New fields without a schema become columns."""
         cells = self.format.cells(values, plan.targets)
+        if plan.was_key and plan.was_key in cells:
+            raise _changed_key(plan.was_key)
         if not plan.has_schema and not plan.with_column.issuperset(cells):
             new = [field for field in cells if field not in plan.with_column]
             shown = [self.format.shown(field, values[field]) for field in new]
@@ -111,13 +115,20 @@ class RowReader:
             for field in fields
         ]
         made = self.tables.meet(table, self._shown_key(key), shown)
+        was_key = ""
+        if len(made.key) == len(key.values) == 1:
+            (part,) = key_parts(self._shown_key(key))
+            was_key = "" if part.name == made.key[0].name else made.key[0].name
+        if was_key and any(field.name == was_key for field in fields):
+            raise _changed_key(was_key)
         targets = self._targets(
             table, made, zip(fields, (each.type for each in shown), strict=True)
         )
         targets.update(dict.fromkeys(key.values))
         key_targets, key_types = self._key_targets(table, made, key)
         with_column = {column.field for column in made.columns} | {*key.values}
-        return Plan(key_targets, key_types, targets, _others(made), row is not None, with_column)
+        others, is_declared = _others(made), row is not None
+        return Plan(key_targets, key_types, targets, others, is_declared, with_column, was_key)
 
     def _targets(self, table: str, made: SourceTable, fields: Any) -> Targets:
         targets = Targets()
@@ -171,6 +182,13 @@ class RowReader:
 
 
 _LONGEST_INT: Final = 100
+
+
+def _changed_key(was_key: str) -> ValueError:
+    """The error of a row whose key is another column than that of the table. A key column that was
+    renamed is no longer in its row under the old name.
+    """
+    return ValueError(f"the key of the table is {was_key}, and this row has another key")
 
 
 def _field_of(schema: Schema | None, name: str) -> Field | None:

@@ -60,6 +60,7 @@ class KnownTables:
         }
         self._only_declared = only_declared
         self._news: dict[str, Merged] = {}
+        self._warned = set[str]()
         self._overridden = overridden
         for table in self.tables.values():
             self._override(table)
@@ -76,13 +77,15 @@ class KnownTables:
         """Return the table with the columns of these fields."""
         old = self.tables.get(source)
         new = merged(old, source, key, fields)
-        if new.table != old or new.warnings:
+        warnings = tuple(text for text in new.warnings if text not in self._warned)
+        if new.table != old or warnings:
+            self._warned.update(warnings)
             self.tables[source] = new.table
             self._override(new.table)
             earlier = self._news.get(source, Merged(new.table))
             self._news[source] = Merged(
                 new.table,
-                (*earlier.warnings, *new.warnings),
+                (*earlier.warnings, *warnings),
                 (*earlier.with_default, *new.with_default),
             )
         return new.table

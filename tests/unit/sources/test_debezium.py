@@ -294,6 +294,27 @@ def test_bytes_behind_a_record_of_avro_are_poison():
     assert isinstance(short, Poison)
 
 
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_key_that_becomes_another_column_is_poison(format_: str):
+    """SRC-3, nothing_invented: its values could be those of other rows. A key column that is
+    renamed is not in the row any more.
+    """
+    old, new = number("id", 7), number("number", 9)
+    bench = Bench(format_, [old])
+    more = {"topic": bench.writer.topic, "registry": bench.writer.registry}
+    renamed = Writer(format_, [new], [new], **more)
+    other = Writer(format_, [new], [old, new], **more)
+    events = [
+        bench.event("c"),
+        *(bench.decoder.decode(writer.event("c")) for writer in (renamed, other, other)),
+    ]
+    assert [getattr(event, "key", None) for event in events] == [{"id": 7}, {"id": 9}, None, None]
+    assert isinstance(events[-1], Poison)
+    assert "the key of the table is id" in events[-1].detail
+    (news,) = bench.tables.take_news()
+    assert len(news.warnings) == (format_ != "json"), "each warning is given once"
+
+
 def test_a_key_that_gets_another_column_is_poison():
     """SRC-6: a table keeps its key."""
     tables = KnownTables()
