@@ -231,12 +231,12 @@ class BridgeSession:
     def _checkpoint(self, now: float) -> None:
         """Wait until Kafka has everything that was sent, and report the position."""
         self._checkpoint_at = now + CHECKPOINT_S
-        self._claim.check()
         if self._letters:
             self._publisher.publish(self._letters)
             self._counts.letters += len(self._letters)
             self._letters = []
         self._producer.flush(_FLUSH_S)
+        self._claim.check()  # another bridge may have read the position
         reached = self._sequencer.reached
         if not reached:
             return
