@@ -26,6 +26,11 @@ class BridgeClaim:
         self._kafka, self._topic, self._id = kafka, topic, uuid.uuid4().hex.encode()
         self._newest, self._next = b"", 0
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether another bridge has claimed the stream later."""
+        return self._newest not in (b"", self._id)
+
     def take(self) -> None:
         """Claim the stream, the first time, and raise as `check` does."""
         self._admin = client.admin(self._kafka)
@@ -47,7 +52,7 @@ class BridgeClaim:
                 if record.key == BRIDGE_KEY.encode():
                     self._newest = record.value or b""
             self._next = end
-        if self._newest != self._id:
+        if self.is_lost:
             raise bridge_taken_over(self._topic)
 
     def _end(self) -> int:

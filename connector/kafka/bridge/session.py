@@ -231,6 +231,7 @@ class BridgeSession:
     def _checkpoint(self, now: float) -> None:
         """Wait until Kafka has everything that was sent, and report the position."""
         self._checkpoint_at = now + CHECKPOINT_S
+        self._claim.check()  # `flush` sends heartbeats
         if self._letters:
             self._publisher.publish(self._letters)
             self._counts.letters += len(self._letters)
@@ -299,9 +300,10 @@ class BridgeSession:
         return ByPartition(position, max_clock_skew_s=skew_s)
 
     def _close_producer(self) -> None:
-        # The next session sends again what Kafka does not have.
+        # The next session sends again what Kafka does not have. A heartbeat of a bridge that was
+        # taken over would be behind those of the newer one.
         with suppress(ConnectorError):
-            self._producer.close(_CLOSE_S)
+            self._producer.close(0 if self._claim.is_lost else _CLOSE_S)
 
     def close(self) -> None:
         """Close the clients."""
