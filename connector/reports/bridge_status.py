@@ -139,8 +139,9 @@ def lost_promises(format_: SourceFormat, transactions: str) -> str:
         )
     if not transactions:
         return (
-            "without a topic of transactions, no cut over several tables is consistent, and the"
-            " watermark of several Kafka partitions is that of arrival. Set"
+            "without a topic of transactions, no cut over several tables is consistent, the"
+            " watermark of several Kafka partitions is that of arrival, and a truncation has no"
+            " order with rows of other Kafka partitions. Set"
             " provide.transaction.metadata in Debezium, and transactions in the source"
         )
     return ""

@@ -87,7 +87,9 @@ class RowReader:
             if type_ is DataType.BYTES:
                 values[name] = cell
             elif type_ is DataType.INT64 and len(cell) < _LONGEST_INT:
-                values[name] = int(cell)
+                values[name] = number = int(cell)
+                if b"%d" % number != cell:  # a text, such as 007, is another key than 7
+                    raise ValueError(f"key column {name} is {cell!r}, and not INT64")
             else:
                 values[name] = cell.decode()
         return values

@@ -315,6 +315,20 @@ def test_a_key_that_becomes_another_column_is_poison(format_: str):
     assert len(news.warnings) == (format_ != "json"), "each warning is given once"
 
 
+@pytest.mark.parametrize("value", ["007", " 7", "+7", "1_0", "x"])
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_text_is_no_other_key_that_is_a_number(format_: str, value: str):
+    """SRC-3, nothing_invented: the type of the key column has changed to text at the source."""
+    bench = Bench(format_)
+    assert isinstance(bench.event("c"), Row)
+    writer = Writer(format_, [text("id", value)], FIELDS, registry=bench.writer.registry)
+    assert isinstance(bench.decoder.decode(writer.event("c")), Poison)
+    writer = Writer(format_, [text("id", "10")], FIELDS, registry=bench.writer.registry)
+    event = bench.decoder.decode(writer.event("c"))
+    assert isinstance(event, Row)
+    assert event.key == {"id": 10}
+
+
 def test_a_key_that_gets_another_column_is_poison():
     """SRC-6: a table keeps its key."""
     tables = KnownTables()
