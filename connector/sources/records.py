@@ -181,8 +181,8 @@ class JsonFormat:
                 continue
             if first == QUOTE:
                 text = text[1:-1] if b"\\" not in text else natural_of_json(text)
-            elif convert.__class__ is DecimalText:
-                convert = DecimalText.of_number
+            elif isinstance(convert, DecimalText):
+                convert = convert.of_number
             if convert is not None:
                 try:
                     text = convert(text)

@@ -115,8 +115,8 @@ def _decimal(field: Field) -> Kind:
 
 
 class DecimalText:
-    """Takes the natural text of a decimal in Connect's JSON, which is base64. With
-    `decimal.format = NUMERIC`, it is a number of JSON instead, for `of_number`: 1234 is base64, too.
+    """Takes the natural text of a decimal in Connect's JSON: base64. With the converter's
+    `decimal.format = NUMERIC`, it is a number, for `of_number`. The text 1234 can be both.
     """
 
     __slots__ = ("_of_bytes",)
