@@ -1,8 +1,8 @@
 """The definition of a table as programs without access to the warehouse read it (EVO-1).
 
 The topic `<topic>.tables` is compacted. The key of a record is the name of a table, and the value a
-JSON object. A key that begins with `source:` names a table of the source of a bridge (SRC-5). `bridge:`
-is the key of its claim (SRC-8).
+JSON object. A key that begins with `source:` names a table of the source of a bridge (SRC-5). The
+claim of the bridge has the key `bridge:` (SRC-8).
 """
 
 from __future__ import annotations
