@@ -115,8 +115,9 @@ def _merged(
 
 
 def _columns(of_source: Any, own: Any, family: object) -> list[Any]:
-    """The columns of the source with those of the user in their places, then the others. The source
-    may show these later, in this family.
+    """The columns of the source with those of the user in their places, then the others.
+
+    Without a schema, the source may show these later, in this family. One without a type waits.
     """
     if not isinstance(own, list | tuple) or not all(isinstance(column, Mapping) for column in own):
         return own  # type: ignore[no-any-return]  # a fault that the parser reports
@@ -127,6 +128,8 @@ def _columns(of_source: Any, own: Any, family: object) -> list[Any]:
         if override is not None:
             left.remove(override)
         columns.append({**column, **(override or {})})
+    has_schema = any("on_unreadable" not in column for column in of_source)
+    left = [column for column in left if has_schema or "type" in column]
     return columns + [{"family": family, **column} for column in left]
 
 

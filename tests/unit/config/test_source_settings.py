@@ -158,6 +158,16 @@ def test_a_column_that_the_source_has_not_shown_yet_has_its_family() -> None:
     own = {"stream": "shop", "columns": [{"name": "photo", "type": "BYTES"}]}
     (*_, column) = followed({"customers": own}).tables["customers"].columns
     assert (column.name, column.family) == ("photo", FAMILY)
+    del own["columns"][0]["type"]
+    with pytest.raises(ConfigError, match="type is not set"):
+        followed({"customers": own})  # the source has a schema, so the name is wrong
+    guess = {"name": "n", "family": FAMILY, "type": "INT64", "on_unreadable": "null"}
+    for shown in ([], [guess]):
+        table = FollowedTable("customers", {**CUSTOMERS, "columns": shown})
+        config = with_source_tables(
+            parse(document(tables={"customers": own}), {}), {"shop": [table]}
+        )
+        assert len(config.tables["customers"].columns) == len(shown)
 
 
 def test_two_tables_of_one_name_are_an_error_with_a_remedy() -> None:
