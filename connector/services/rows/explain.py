@@ -81,8 +81,8 @@ class RowChange:
     - `is_late`: its commit timestamp was below the low watermark when it was ingested. None: the
       log of the changelog does not have that watermark any more.
     - `is_applied`: the newest version of the table contains it.
-    - `dead_letter` is the id of its table letter. None: the table can hold it, or a truncation deleted
-      it before.
+    - `dead_letter` is the id of its table letter. None: the table can hold it, or a truncation
+      deleted it before.
     - `blocked_by` is the id of the dead letter that it waits for.
     - `source_record` is the record of a foreign topic that a bridge made it of, as topic, Kafka
       partition and offset, and `source_position` its position in the log of the source. None: no
