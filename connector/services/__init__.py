@@ -28,7 +28,9 @@ from connector.services.requests import (
     release_transaction,
 )
 from connector.services.rows.explain import explain
+from connector.services.rows.export import export
 from connector.services.rows.load import LoadOptions, load
+from connector.services.rows.reconcile import reconcile
 from connector.services.run import run
 from connector.services.status import StatusReport, status
 from connector.services.tables import jobs, rebuild, set_apply_every, set_max_staleness
@@ -55,6 +57,7 @@ __all__ = [
     "commit_write_streams",
     "discard_write_streams",
     "explain",
+    "export",
     "finalize_write_stream",
     "incomplete_transactions",
     "jobs",
@@ -65,6 +68,7 @@ __all__ = [
     "publish_table",
     "read",
     "rebuild",
+    "reconcile",
     "release_again",
     "release_rows",
     "release_transaction",

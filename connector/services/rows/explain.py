@@ -201,8 +201,8 @@ def explain(
             f"Changes of batches up to {log.trimmed_to}: they have left the changelog"
         )
     changes = [_change(states, log, logged, None) for logged in accepted]
-    found = {letter.id: letter for letter in letters}
-    changes += [_change(states, log, logged, found.get(letter.id)) for logged, letter in rejected]
+    by_id = {letter.id: letter for letter in letters}
+    changes += [_change(states, log, logged, by_id.get(letter.id)) for logged, letter in rejected]
     return replace(
         _history(states, row_key, accepted, log),
         changes=tuple(sorted(changes, key=_in_order)),
