@@ -18,6 +18,7 @@ from connector.services.alter import AlterReport, alter_table, publish_table
 from connector.services.audit import audit
 from connector.services.bridge import run_bridge
 from connector.services.dead_letters import DeadLetters
+from connector.services.drop_table import drop_table, orphaned_tables
 from connector.services.load_config import load_config
 from connector.services.read import TableRead, read
 from connector.services.reload import ConfigFile
@@ -56,6 +57,7 @@ __all__ = [
     "close_partition",
     "commit_write_streams",
     "discard_write_streams",
+    "drop_table",
     "explain",
     "export",
     "finalize_write_stream",
@@ -64,6 +66,7 @@ __all__ = [
     "list_write_streams",
     "load",
     "load_config",
+    "orphaned_tables",
     "partitions",
     "publish_table",
     "read",
