@@ -43,8 +43,8 @@ def shell(number: int, folder: Path) -> None:
 
 @pytest.mark.systems
 def test_a_restored_copy_reads_what_came_later(live: Live, tmp_path: Path) -> None:
-    """OPR-3, nothing_lost, resumable: the commands of the page, while batches and applies run. Records
-    after the copy are read from Kafka again, and letters are not doubled.
+    """OPR-3, nothing_lost, resumable: the commands of the page, while batches and applies run.
+    Records after the copy are read from Kafka again, and letters are not doubled.
     """
     stop, copied = threading.Event(), threading.Event()
     pipeline = live.pipeline()
