@@ -116,6 +116,10 @@ def bridges(
 
     At the end of the block, or if a bridge fails, `stop` is set. Raises as `run_bridge` does.
     """
+    # The block imports modules of this package, too. Two threads that import from one package at
+    # the same time can each see a part of it, and both fail. So it is loaded before they start.
+    import connector.kafka.bridge.session  # noqa: F401
+
     names = [name for name, stream in config.streams.items() if stream.source is not None]
     if once:
         for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -273,6 +274,21 @@ def test_the_tables_of_a_source_are_published_and_keep_their_names(
     assert second["public.b"] == first["public.b"]
     columns = second["public.a"].section["columns"]
     assert [column["name"] for column in columns] == ["n", "added"]
+
+
+def test_a_table_whose_rows_have_no_key_is_named_once(
+    source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """SRC-3: Debezium sends no key for a table without a primary key."""
+    topic = source.create("public.visits")
+    source.snapshot("a", [{"id": 1}])
+    event = {"op": "r", "after": {"who": "Ada"}, "source": {"schema": "public", "table": "visits"}}
+    source.send(topic, *[json.dumps(event)] * 2, key=None)
+    events: list[Event] = []
+    counts = run_bridge(config, once=True, on_event=events.append)
+    assert (counts.changes, counts.left_out) == (1, {"NO_KEY": 2})
+    (warning,) = (event.text for event in events if event.code == "SOURCE_NO_KEY")
+    assert "public.visits has rows without a key" in warning
 
 
 def test_every_record_of_a_source_is_accounted_for(

@@ -100,6 +100,7 @@ class BridgeSession:
         self._checkpoint_at = 0.0
         self._letters: list[DeadLetter] = []
         self._waiting: tuple[str, float] | None = None
+        self._without_key: set[str] = set()
         with ExitStack() as stack:
             self._open(stack)
             self._stack = stack.pop_all()
@@ -171,6 +172,10 @@ class BridgeSession:
         event = self._decoder.decode(record)
         if isinstance(event, Skipped):
             self._counts.left_out[event.rule] += 1
+            if event.rule == "NO_KEY" and event.table not in self._without_key:
+                self._without_key.add(event.table)
+                text = f"{event.table} has rows without a key, which are left out"
+                self._warn("SOURCE_NO_KEY", f"{text}. Give the table a primary key")
         self._sequencer.add(record, event)
 
     def _send_released(self) -> bool:
