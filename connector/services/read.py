@@ -159,6 +159,7 @@ def _as_applied(
     config: ConnectorConfig, name: str, bound: int | None, on_event: OnEvent, *, allow_stale: bool
 ) -> TableRead | None:
     """The table without a JVM, if that will do (TBL-16)."""
+    from connector.lake.changelog_changes import has_changes
     from connector.lake.plain_table import open_table
     from connector.lake.state_reader import logged_progress_of
 
@@ -176,7 +177,12 @@ def _as_applied(
         on_event(warning("CHANGELOG_DIFFERS", str(error), table=name))
         return _plain_read(name, table, state, state.as_of)
     if not progress.suffices(state, bound, now):
-        return None
+        after, to = state.complete_to_batch, progress.ingest_batch
+        definition = config.tables[name]
+        if state.blocked_rows or has_changes(warehouse_of(config), definition, after=after, to=to):
+            return None
+        # A table has all batches that do not change it.
+        state = replace(state, complete_to_batch=to, to_batch=to)
     as_of = progress.as_of(state)
     if not allow_stale:
         progress.check_age(name, as_of, bound, now, state.blocked_rows)

@@ -34,7 +34,9 @@ def live(
 
 def script(number: int) -> str:
     """An example of the page."""
-    return re.findall(r"^```console\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)[number]
+    return re.findall(r"^```console\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)[
+        number
+    ]
 
 
 def shell(number: int, folder: Path) -> None:
