@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -259,6 +260,7 @@ _NO_VERSION: Final = "_c"
 _MAX_NAME: Final = 280
 
 
+@lru_cache(maxsize=4096)
 def source_name(*parts: str) -> str:
     """Return the name of a table in change records: its schema and its name, with a point between.
 

@@ -42,20 +42,16 @@ class BridgeTables:
         )
         self.definitions = self._definitions()
 
-    def publish_news(self) -> bool:
-        """Publish the tables with new columns, and wait until Kafka has them. Return whether
-        `definitions` has changed. Raises `ConfigError`, `DeliveryError`, `TopicError` and
-        `BrokerError`.
+    def publish_news(self) -> None:
+        """Publish the tables with new columns, and wait until Kafka has them. Raises `ConfigError`,
+        `DeliveryError`, `TopicError` and `BrokerError`.
         """
-        if not self.of_decoder.has_news:
-            return False
         changed = {}
         for news in self.of_decoder.take_news():
             for text in news.warnings:
                 self._warn("SOURCE_COLUMNS", text)
             changed[news.table.source] = self._followed(news)
         self._publish(changed)
-        return True
 
     def has_read_again(self, source: str) -> None:
         """Register that a snapshot has sent rows of a table, with its new columns."""
