@@ -44,6 +44,7 @@ from connector.sources.model import (
     Poison,
     Released,
     Row,
+    Sequencer,
     Skipped,
     TopicPartition,
     TruncatedTable,
@@ -63,11 +64,8 @@ POISON_WAITS_US: Final = 60_000_000
 """After this time, poison that no transaction lacks is released without one."""
 
 
-class ByTransaction:
-    """A `Sequencer` that releases each transaction when it is whole and its predecessors are out.
-
-    `repetitions` is the number of events that were dropped because they had come before.
-    """
+class ByTransaction(Sequencer):
+    """Releases each transaction when it is whole and its predecessors are out."""
 
     def __init__(
         self,
@@ -89,9 +87,10 @@ class ByTransaction:
             most_records: The length at which the queue of a partition is full.
             most_bytes: The size of its values at which it is full.
         """
+        super().__init__(max_clock_skew_s)
         at = position or SourcePosition(starts={})
         self._end_partition, self._reads = (transactions, 0), reads
-        self._limits, self._skew_us = (most_records, most_bytes), max_clock_skew_s * 500_000
+        self._limits = most_records, most_bytes
         starts = by_partition(at.starts)
         self._end_next = starts.pop(self._end_partition, 0)
         self._queues = {p: PartitionQueue(p, start) for p, start in starts.items()}
@@ -110,12 +109,8 @@ class ByTransaction:
         self._is_first = not at.recent
         self._is_truncated = at.is_truncated
         self._lost_before, self._skipped = at.lost_before, ""
-        self._part_time = self._now = 0
+        self._part_time = self._asked_before = 0
         self._offsets: Mapping[TopicPartition, int] = {}
-        self._asked_before = 0
-        self._wants_ends = self._has_claim = False
-        self._waiting: Waiting | None = None
-        self.repetitions = 0
 
     def add(self, record: ForeignRecord, event: Event) -> None:
         commit = event.commit
@@ -217,10 +212,10 @@ class ByTransaction:
     # Release
 
     def released(self, now: int) -> Iterator[Released]:
-        self._waiting, self._now = None, now
+        self.waiting, self._now = None, now
         if not self._time and self._base:
-            self._time, self._has_claim = min(self._base, now) - 2, True
-        if self._has_claim or not self._time:
+            self._time, self.has_claim = min(self._base, now) - 2, True
+        if self.has_claim or not self._time:
             return
         yield from self._released_alone()
         while self._end_records:
@@ -232,12 +227,12 @@ class ByTransaction:
             event = self._expected(event)
             arrived = self._arrived.get(event.commit.transaction) or Arrived()
             time = self._next_time(record, event.commit)
-            self._waiting = self._reason_to_wait(record, event, arrived, time - now)
-            is_whole = self._waiting is None
-            if self._waiting is not None and self._waiting.reason == "events":
+            self.waiting = self._reason_to_wait(record, event, arrived, time - now)
+            is_whole = self.waiting is None
+            if self.waiting is not None and self.waiting.reason == "events":
                 if not any(self._queues[partition].is_full for partition in +arrived.queued):
                     return
-                self._waiting = None
+                self.waiting = None
             elif not is_whole:
                 return
             count = max(event.count, arrived.count) - arrived.skipped if is_whole else None
@@ -276,7 +271,7 @@ class ByTransaction:
         if entry.transaction == UNKNOWN:
             behind = next((e for e in queue.entries if e.transaction != UNKNOWN), None)
             if behind is None:
-                self._wants_ends = True
+                self.wants_ends = True
                 is_all_read = self._end_next >= self._offsets.get(self._end_partition, MAX_LONG)
                 is_old = entry.record.timestamp + POISON_WAITS_US < self._now
                 return is_old and is_all_read and not self._end_records
@@ -369,7 +364,7 @@ class ByTransaction:
         if ahead > self._skew_us:
             return Waiting("clock", transaction, since)
         if self._grown or not self._asked_before:
-            self._wants_ends = True
+            self.wants_ends = True
             return Waiting("snapshot", transaction, since)
         if self._is_first:
             if not (self._has_asked(record) and self._has_read_snapshots(self._offsets)):
@@ -473,7 +468,7 @@ class ByTransaction:
 
     def _has_asked(self, end: ForeignRecord) -> bool:
         """Return whether the end offsets are known as they were after an end was read."""
-        self._wants_ends |= (is_unknown := end.offset >= self._asked_before)
+        self.wants_ends |= (is_unknown := end.offset >= self._asked_before)
         return not is_unknown
 
     # The state
@@ -530,12 +525,8 @@ class ByTransaction:
         full = [partition for partition, queue in self._queues.items() if queue.is_full]
         return [*full, self._end_partition] if len(self._end_records) >= self._limits[0] else full
 
-    @property
-    def wants_ends(self) -> bool:
-        return self._wants_ends
-
     def ends(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._offsets, self._asked_before, self._wants_ends = offsets, self._end_next, False
+        self._offsets, self._asked_before, self.wants_ends = offsets, self._end_next, False
         for partition in offsets:
             if partition not in self._queues and partition != self._end_partition:
                 self._begin(partition, 0)
@@ -543,22 +534,11 @@ class ByTransaction:
             self._grown_to[topic] = {p: end for p, end in offsets.items() if p[0] == topic}
         self._grown.clear()
 
-    @property
-    def has_claim(self) -> bool:
-        return self._has_claim
-
-    def claim_acknowledged(self) -> None:
-        self._has_claim = False
-
-    @property
-    def waiting(self) -> Waiting | None:
-        return self._waiting
-
     def skip(self, transaction: str) -> bool:
         """Release a transaction without the events that it lacks, at the wish of an operator. False
         if it is not the one that waits for events.
         """
-        waiting = self._waiting
+        waiting = self.waiting
         if waiting is None or (waiting.reason, waiting.transaction) != ("events", transaction):
             return False
         self._skipped = transaction
