@@ -94,7 +94,6 @@ class ByTransaction(Sequencer):
         starts = by_partition(at.starts)
         self._end_next = starts.pop(self._end_partition, 0)
         self._queues = {p: PartitionQueue(p, start) for p, start in starts.items()}
-        self._topics = {topic for topic, _ in starts}
         self._tables = dict[str, str]()
         self._grown = set[str]()
         self._grown_to = {topic: by_partition({topic: ends}) for topic, ends in at.grown_to.items()}
@@ -153,11 +152,11 @@ class ByTransaction(Sequencer):
 
     def _begin(self, partition: TopicPartition, start: int) -> PartitionQueue:
         """Return the queue of a partition that is new."""
+        topic = partition[0]
+        if not self._is_first and not any(topic == name for name, _ in self._queues):
+            self._joined[topic] = JoinedTopic(since=self._end)
         queue = self._queues[partition] = PartitionQueue(partition, start)
-        if partition[0] not in self._topics and not self._is_first:
-            self._joined[partition[0]] = JoinedTopic(since=self._end)
-        self._topics.add(partition[0])
-        self._grown.add(partition[0])
+        self._grown.add(topic)
         return queue
 
     def _is_finished(self, commit: Commit, *, is_end: bool = False) -> bool:
@@ -217,7 +216,9 @@ class ByTransaction(Sequencer):
             self._time, self.has_claim = min(self._base, now) - 2, True
         if self.has_claim or not self._time:
             return
-        yield from self._released_alone()
+        for queue in self._queues.values():
+            while queue.entries and self._is_alone(queue):
+                yield from self._take_alone(queue)
         while self._end_records:
             record, event = self._end_records[0]
             if isinstance(event, Poison):
@@ -227,17 +228,14 @@ class ByTransaction(Sequencer):
             event = self._expected(event)
             arrived = self._arrived.get(event.commit.transaction) or Arrived()
             time = self._next_time(record, event.commit)
-            self.waiting = self._reason_to_wait(record, event, arrived, time - now)
-            is_whole = self.waiting is None
-            if self.waiting is not None and self.waiting.reason == "events":
-                if not any(self._queues[partition].is_full for partition in +arrived.queued):
-                    return
-                self.waiting = None
-            elif not is_whole:
+            reason, count = self._reason_to_wait(record, event, arrived, time - now), None
+            if not reason:
+                count = max(event.count, arrived.count) - arrived.skipped
+            elif reason != "events" or not any(self._queues[p].is_full for p in +arrived.queued):
+                self.waiting = _waiting(reason, record, event, arrived)
                 return
-            count = max(event.count, arrived.count) - arrived.skipped if is_whole else None
             yield from self._rows(event.commit, arrived, time, count)
-            if not is_whole:
+            if count is None:
                 return
             self._finish(event, arrived, time)
 
@@ -253,19 +251,11 @@ class ByTransaction(Sequencer):
         """Return the commit timestamp of the next transaction. A slot before it stays free."""
         return max(self._time + 2, least_time(record, commit))
 
-    def _released_alone(self) -> Iterator[Released]:
-        """Release the events at the head of each partition that wait for no transaction.
-
-        A row of an incremental snapshot waits for the transactions that were sent before it.
-        """
-        for queue in self._queues.values():
-            while queue.entries and self._is_alone(queue):
-                yield from self._take_alone(queue)
-
     def _is_alone(self, queue: PartitionQueue) -> bool:
         """Return whether the event at the head belongs to no transaction that will be released.
 
-        Poison belongs to none if all transactions before the event behind it are released.
+        A row of an incremental snapshot waits for the transactions that were sent before it. Poison
+        belongs to none if all transactions before the event behind it are released.
         """
         entry = queue.entries[0]
         if entry.transaction == UNKNOWN:
@@ -304,8 +294,8 @@ class ByTransaction(Sequencer):
                 entry = queue.entries[index]
                 if entry.transaction == end.transaction:
                     event = entry.event
-                    is_row = not isinstance(event, Skipped)
-                    if count is None and is_row and arrived.unreleased == 1:
+                    unreleased = arrived.count - arrived.skipped - arrived.released
+                    if count is None and not isinstance(event, Skipped) and unreleased == 1:
                         break
                     if queue.pinned is None:
                         queue.pinned = entry.record.offset
@@ -359,29 +349,27 @@ class ByTransaction(Sequencer):
 
     def _reason_to_wait(
         self, record: ForeignRecord, event: End, arrived: Arrived, ahead: int
-    ) -> Waiting | None:
-        transaction, since = event.commit.transaction, record.timestamp
+    ) -> str:
+        """Return the reason why a transaction is not released yet, or an empty text."""
         if ahead > self._skew_us:
-            return Waiting("clock", transaction, since)
+            return "clock"
         if self._grown or not self._asked_before:
             self.wants_ends = True
-            return Waiting("snapshot", transaction, since)
+            return "snapshot"
         if self._is_first:
             if not (self._has_asked(record) and self._has_read_snapshots(self._offsets)):
-                return Waiting("snapshot", transaction, since)
+                return "snapshot"
             if self._is_truncated:
                 self._lost_before, self._is_truncated = self._asked_before, False
         if arrived.count < event.count and not self._fill(record, event, arrived):
-            missing = event.count - arrived.count
-            tables = {table: count for table, count in arrived.tables.items() if table}
-            return Waiting("events", transaction, since, missing, event.counts, tables)
+            return "events"
         if arrived.truncated and not (
             self._has_asked(record) and self._has_read_snapshots(self._offsets, arrived.truncated)
         ):
-            return Waiting("snapshot", transaction, since)
+            return "snapshot"
         if self._grown_to and not self._has_read_grown({topic for topic, _ in arrived.queued}):
-            return Waiting("snapshot", transaction, since)
-        return None
+            return "snapshot"
+        return ""
 
     def _has_read_snapshots(
         self, ends: Mapping[TopicPartition, int], topics: Collection[str] = ()
@@ -543,6 +531,15 @@ class ByTransaction(Sequencer):
             return False
         self._skipped = transaction
         return True
+
+
+def _waiting(reason: str, record: ForeignRecord, event: End, arrived: Arrived) -> Waiting:
+    waiting = Waiting(reason, event.commit.transaction, record.timestamp)
+    if reason != "events":
+        return waiting
+    tables = {table: count for table, count in arrived.tables.items() if table}
+    missing = event.count - arrived.count
+    return replace(waiting, missing=missing, counts=event.counts, arrived=tables)
 
 
 def reads_table(transactions: str, topics: Collection[str]) -> Callable[[str], bool]:
