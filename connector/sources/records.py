@@ -295,7 +295,7 @@ def _readers(avro: AvroType, shape: type[Struct]) -> dict[str, Any]:
         if name == "after":
             readers[name] = part.rows()
         else:
-            readers[name] = part.read if inner is None else part.reader(_readers(part, inner))
+            readers[name] = part.read() if inner is None else part.reader(_readers(part, inner))
     return readers
 
 
