@@ -29,9 +29,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping
 from functools import lru_cache
-from hashlib import md5
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 import msgspec
 from msgspec import Struct
@@ -61,7 +59,7 @@ from connector.sources.rows import Plan, RowReader
 from connector.sources.tables import KnownTables
 
 PLACEHOLDER: Final = "__debezium_unavailable_value"
-"""The default of `unavailable.value.placeholder`."""
+"""Debezium's `unavailable.value.placeholder`."""
 
 HEARTBEAT_TOPIC: Final = "__debezium-heartbeat."
 
@@ -342,8 +340,8 @@ _RAW: Final = PLACEHOLDER.encode()
 _IN_BASE64: Final = b64encode(_RAW)
 _QUOTED: Final = b'"' + _RAW + b'"'
 _NUMBERS: Final = b",".join(b"%d" % byte for byte in _RAW)
-_UUID: Final = str(UUID(bytes=md5(_RAW, usedforsecurity=False).digest(), version=3)).encode()
-"""The UUID of the name, as Java has it."""
+_UUID: Final = b"b68a35a7-17ad-35b3-af2a-ae46edb4545a"
+"""The UUID of the name, of version 3, as Java has it."""
 _PLACEHOLDERS: Final = frozenset(
     {
         *(_RAW, _IN_BASE64, _UUID, b"[" + _NUMBERS + b"]", b"[" + _QUOTED + b"]"),

@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from connector.errors import TopicError
 from connector.kafka import client, topics
-from connector.kafka.bridge.reader import (
-    EARLIEST,
-    described,
-    foreign_record,
-    offsets_of,
-    topics_of,
-)
+from connector.kafka.bridge.reader import described, foreign_record, topics_of
 from connector.kafka.bridge.session import decoder_of
 from connector.kafka.bridge.status import reported_positions
 from connector.kafka.bridge.tables import BridgeTables
 from connector.kafka.client import records_between
 from connector.kafka.dead_letters.topic import read_letters
+from connector.kafka.topics import EARLIEST, offsets_of
 from connector.reports.bridge_status import SourceTopicAudit
 from connector.sources.changes import RECORD_HEADER, location_of
 from connector.sources.model import End, Event, ForeignRecord, Poison, Skipped

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as Assignment
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from connector.errors import BrokerError
 from connector.errors.kafka import records_deleted, source_topic_replaced, topic_shortened
 from connector.kafka import client
-from connector.kafka.topics import id_of
+from connector.kafka.topics import EARLIEST, LATEST, id_of, offsets_of
 from connector.sources.model import ForeignRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -42,8 +40,6 @@ _GONE: Final = (
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.UNKNOWN_TOPIC_ID,
 )
-EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class SourceReader:
@@ -254,26 +250,5 @@ def described(
 
 def foreign_record(record: KafkaRecord) -> ForeignRecord:
     """Return a record that was read between two offsets as one of a source."""
-    at = record.position
-    return ForeignRecord(
-        *(at.topic, at.kafka_partition, at.offset, record.record_timestamp),
-        *(record.key, record.value),
-    )
-
-
-def offsets_of(
-    admin: AdminClient, kafka: KafkaConfig, spec: OffsetSpec, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Return the first or the next offset of Kafka partitions. Raises `BrokerError`."""
-    asked = {Assignment(*partition): spec for partition in partitions}
-    if not asked:
-        return {}
-    answers = admin.list_offsets(
-        asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_TIMEOUT_S
-    )
-    return {
-        (at.topic, at.partition): client.wait_for(
-            answer, kafka, f"list offsets of {at.topic}"
-        ).offset
-        for at, answer in answers.items()
-    }
+    at, time_ = record.position, record.record_timestamp
+    return ForeignRecord(at.topic, at.kafka_partition, at.offset, time_, record.key, record.value)

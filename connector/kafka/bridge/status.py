@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from connector.errors import BrokerError, TopicError
 from connector.kafka import client, topics
-from connector.kafka.bridge.reader import EARLIEST, LATEST, described, offsets_of, topics_of
+from connector.kafka.bridge.reader import described, topics_of
 from connector.kafka.bridge.session import WAITING_HEADER
 from connector.kafka.client import records_between, windows_before
 from connector.kafka.consume.decode import Decoder
+from connector.kafka.topics import EARLIEST, LATEST, offsets_of
 from connector.records.model import Heartbeat
 from connector.records.rejection import Rejection
 from connector.reports.bridge_status import BridgeStatus, lost_promises, text_of_waiting
