@@ -127,7 +127,7 @@ def source_tables(
 def _of_sources(
     topic: str, records: Iterable[tuple[str, bytes, int]], on_unreadable: OnUnreadable
 ) -> dict[str, FollowedTable]:
-    tables = _readable(topic, records, FollowedTable.from_record, on_unreadable)
+    tables = _readable(topic, records, FollowedTable.from_value, on_unreadable)
     return {key.removeprefix(SOURCE_PREFIX): table for key, table in tables.items()}
 
 
