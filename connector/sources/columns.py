@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from connector.records.model import MAX_QUALIFIER_BYTES, table_matches
 from connector.tables.column_names import is_column_name
-from connector.tables.definition import MAX_COLUMNS, Column, OnUnreadable, TableDefinition
-from connector.tables.keys import KEY_TYPES, MAX_KEY_COLUMNS, Key, KeyPart
+from connector.tables.definition import MAX_COLUMNS, OnUnreadable
+from connector.tables.keys import KEY_TYPES, MAX_KEY_COLUMNS, KeyPart
 from connector.tables.nested import ValueType, type_of
 from connector.tables.presence import DEFAULT_FAMILY, PRESENCE_QUALIFIER
 from connector.tables.values import DataType
@@ -100,26 +100,6 @@ class SourceTable:
             section["source"],
             tuple(KeyPart(part["name"], DataType(part["type"])) for part in key),
             tuple(columns),
-        )
-
-    def definition(self, name: str, stream: str) -> TableDefinition:
-        """Return the definition of a table of this stream with these columns."""
-        return TableDefinition(
-            name=name,
-            stream=stream,
-            source=self.source,
-            key=Key(self.key),
-            columns=tuple(
-                Column(
-                    column.name,
-                    FAMILY,
-                    column.cell.encode(),
-                    column.type,
-                    on_unreadable=OnUnreadable.NULL if column.is_guess else None,
-                )
-                for column in self.columns
-            ),
-            presence_family=FAMILY,
         )
 
     def column(self, field: str, type_: ValueType) -> SourceColumn | None:
