@@ -51,7 +51,7 @@ from connector.sources.model import (
     Waiting,
     least_time,
 )
-from connector.sources.position import JoinedTopic, SourcePosition, by_number, by_partition
+from connector.sources.position import SourcePosition, by_number, by_partition
 from connector.sources.queues import ALONE, UNKNOWN, Arrived, Entry, PartitionQueue
 
 MOST_RECORDS: Final = 10_000
@@ -96,14 +96,13 @@ class ByTransaction(Sequencer):
         self._queues = {p: PartitionQueue(p, start) for p, start in starts.items()}
         self._tables = dict[str, str]()
         self._grown = set[str]()
-        self._grown_to = {topic: by_partition({topic: ends}) for topic, ends in at.grown_to.items()}
+        self._grown_to = dict(at.grown_to)
         self._end_records = deque[tuple[ForeignRecord, End | Poison]]()
         self._ended = set[str]()
         self._arrived = dict[str, Arrived]()
         self._base, self._time, self._end = 0, at.time, at.end
         self._recent = deque(at.recent, RECENT)
-        self._joined = dict(at.joined)
-        self._passed = {(topic, k) for topic, joined in at.joined.items() for k in joined.passed}
+        self._joined, self._passed = dict(at.joined), set(at.passed)
         self._unfilled = {name: Arrived(bits) for name, bits in at.unfilled.items()}
         self._is_first = not at.recent
         self._is_truncated = at.is_truncated
@@ -154,7 +153,7 @@ class ByTransaction(Sequencer):
         """Return the queue of a partition that is new."""
         topic = partition[0]
         if not self._is_first and not any(topic == name for name, _ in self._queues):
-            self._joined[topic] = JoinedTopic(since=self._end)
+            self._joined[topic] = self._end
         queue = self._queues[partition] = PartitionQueue(partition, start)
         self._grown.add(topic)
         return queue
@@ -173,22 +172,18 @@ class ByTransaction(Sequencer):
         unfilled = self._unfilled.get(commit.transaction)
         if unfilled is not None:
             return bool(commit.sequence) and unfilled.take(commit.sequence)
-        joined = self._joined.get(record.topic)
-        if joined is None or record.partition in self._passed:
-            return False
-        if commit.after < joined.since:
-            return True
-        self._passed.add(record.partition)
+        if record.partition not in self._passed and record.topic in self._joined:
+            if commit.after < self._joined[record.topic]:
+                return True
+            self._passed.add(record.partition)
         return False
 
     def _count(self, transaction: str, event: Event, partition: TopicPartition) -> bool:
         """Count an event of a transaction that is not finished. False: it is a repetition."""
         assert not isinstance(event, End)
-        if self._joined and partition[0] in self._joined:
+        if partition[0] in self._joined:
             self._passed.add(partition)
-        arrived = self._arrived.get(transaction)
-        if arrived is None:
-            arrived = self._arrived[transaction] = Arrived()
+        arrived = self._arrived.get(transaction) or self._arrived.setdefault(transaction, Arrived())
         if not arrived.take(event.commit.sequence):
             return False
         arrived.queued[partition] += 1
@@ -197,8 +192,8 @@ class ByTransaction(Sequencer):
             arrived.skipped += 1
         elif isinstance(event, TruncatedTable):
             arrived.truncated.add(partition[0])
-        if partition[0] not in self._tables and event.table:
-            self._tables[partition[0]] = event.table
+        if event.table:
+            self._tables.setdefault(partition[0], event.table)
         return True
 
     def read_to(self, partition: TopicPartition, offset: int) -> None:
@@ -397,7 +392,7 @@ class ByTransaction(Sequencer):
         got their newest partition.
         """
         for topic in self._grown_to.keys() & topics:
-            ends = self._grown_to[topic]
+            ends = by_partition({topic: self._grown_to[topic]})
             if len(ends) == 1 or all(self._queues[p].start >= end for p, end in ends.items()):
                 del self._grown_to[topic]
             elif not self._has_read_snapshots(ends):
@@ -480,10 +475,6 @@ class ByTransaction(Sequencer):
         ]
         # What waits in a queue is read again after a restart.
         passed = self._passed - {partition for partition, _ in late}
-        joined = {
-            topic: replace(at, passed=frozenset(k for name, k in passed if name == topic))
-            for topic, at in self._joined.items()
-        }
         unfilled = {
             name: arrived.sequences({c.sequence for _, c in late if c.transaction == name})
             for name, arrived in self._unfilled.items()
@@ -495,10 +486,9 @@ class ByTransaction(Sequencer):
             time=self._time,
             end=self._end,
             recent=tuple(self._recent),
-            joined=joined,
-            grown_to=by_number(
-                {p: end for ends in self._grown_to.values() for p, end in ends.items()}
-            ),
+            joined=self._joined,
+            passed=tuple(sorted(passed)),
+            grown_to=self._grown_to,
             lost_before=self._lost_before,
             is_truncated=self._is_truncated,
             unfilled={
@@ -519,7 +509,7 @@ class ByTransaction(Sequencer):
             if partition not in self._queues and partition != self._end_partition:
                 self._begin(partition, 0)
         for topic in self._grown:
-            self._grown_to[topic] = {p: end for p, end in offsets.items() if p[0] == topic}
+            self._grown_to[topic] = {k: end for (name, k), end in offsets.items() if name == topic}
         self._grown.clear()
 
     def skip(self, transaction: str) -> bool:
