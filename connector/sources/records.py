@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -68,27 +68,6 @@ class Fields(NamedTuple):
     schema: Schema | None
 
 
-class Format(Protocol):
-    """How records are written. Its methods raise one of `UNREADABLE`."""
-
-    def fields(self, data: bytes, name: str = "") -> Fields | None:
-        """Return the fields of a key or a row. None: it is null. A value without fields is the
-        field `name`: `KEY`, which any text can be, or `VALUE`. Without a name, it is a fault.
-        """
-
-    def event(self, value: bytes, shape: type[_S]) -> tuple[_S, Schema | None]:
-        """Return an event of this shape, whose fields `after` is not read yet, and its schema."""
-
-    def cells(self, values: Mapping[str, Any], targets: Targets) -> Cells:
-        """Return the cells of fields. A value that does not fit is its natural text."""
-
-    def convert(self, kind: Kind) -> Convert | None:
-        """Return how a value of this kind becomes a cell."""
-
-    def guess(self, value: Any) -> DataType | None:
-        """Return the type that a value without a schema shows. None: it is null."""
-
-
 class _Framed(Struct):
     """A record of Connect's JSON converter with its schema."""
 
@@ -97,13 +76,19 @@ class _Framed(Struct):
 
 
 class JsonFormat:
-    """JSON. A record may have its schema, as Connect's JSON converter writes it."""
+    """JSON. A record may have its schema, as Connect's JSON converter writes it.
+
+    The methods of a format raise one of `UNREADABLE` for a record that cannot be read.
+    """
 
     def __init__(self) -> None:
         self._schemas: dict[bytes, Schema] = {}
         self._decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
     def fields(self, data: bytes, name: str = "") -> Fields | None:
+        """Return the fields of a key or a row. None: it is null. A value without fields is the
+        field `name`: `KEY`, which any text can be, or `VALUE`. Without a name, it is a fault.
+        """
         try:
             payload, schema = self._unframed(data)
             text = bytes(payload)
@@ -117,6 +102,7 @@ class JsonFormat:
         return None if value == b"null" else _only_field(name, value)
 
     def event(self, value: bytes, shape: type[_S]) -> tuple[_S, Schema | None]:
+        """Return an event of this shape, whose field `after` is not read yet, and its schema."""
         decoder = self._decoders.get(shape)
         if decoder is None:
             decoder = self._decoders[shape] = msgspec.json.Decoder(shape)
@@ -147,6 +133,7 @@ class JsonFormat:
         return schema
 
     def cells(self, values: Mapping[str, Any], targets: Targets) -> Cells:
+        """Return the cells of fields. A value that does not fit is its natural text."""
         cells: Cells = {}
         for field, raw in values.items():
             target = targets[field]
@@ -170,9 +157,11 @@ class JsonFormat:
         return cells
 
     def convert(self, kind: Kind) -> Convert | None:
+        """Return how a value of this kind becomes a cell."""
         return kind.of_text
 
     def guess(self, value: Any) -> DataType | None:
+        """Return the type that a value without a schema shows. None: it is null."""
         text = bytes(value)
         if text == b"null":
             return None
@@ -182,7 +171,7 @@ class JsonFormat:
 
 
 class AvroFormat:
-    """Avro in Confluent's framing.
+    """Avro in Confluent's framing. It has the methods of `JsonFormat`.
 
     Args:
         schema_of: Returns the schema of an id. Its errors are not caught.
@@ -251,6 +240,8 @@ class AvroFormat:
     def guess(self, value: Any) -> DataType | None:
         return None if value is None else DataType.STRING
 
+
+Format = JsonFormat | AvroFormat
 
 KEY: Final = "key"
 VALUE: Final = "value"
