@@ -37,10 +37,8 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """A column of a table of the source.
+    """A column of a table of the source, for `field` there.
 
-    - `field` is its name there.
-    - `name` is the name of the column.
     - `cell` is the qualifier of its cell. The family is `FAMILY`.
     - `is_guess`: the type follows from a value, so another value may not fit.
     """
@@ -125,20 +123,13 @@ class Merged(NamedTuple):
 def merged(
     old: SourceTable | None, source: str, key: Iterable[Shown], fields: Iterable[Shown]
 ) -> Merged:
-    """Return a table with the columns of these fields, beside those that it has.
-
-    Args:
-        old: The table as it is. None: it is new.
-        source: Its name in change records.
-        key: The key fields. Those of `old` stay as they are.
-        fields: The other fields.
+    """Return a table with the columns of these fields, beside those that it has. `source` is its
+    name in change records. A table keeps its key.
     """
     warnings: list[str] = []
     with_default: list[str] = []
-    if old is None:
-        made = SourceTable(source, key_parts(key))
-    else:
-        made = old
+    made = old or SourceTable(source, key_parts(key))
+    if old is not None:
         warnings += _key_warnings(old, tuple(key))
     columns = list(made.columns)
     names = {part.name.lower() for part in made.key} | {column.name.lower() for column in columns}
@@ -146,9 +137,8 @@ def merged(
     for shown in fields:
         field = shown.field
         versions = [column for column in columns if column.field == field]
-        if any(column.is_guess or column.type == shown.type for column in versions):
-            continue
-        if versions and shown.is_guess:
+        is_new = not any(column.is_guess or column.type == shown.type for column in versions)
+        if not is_new or (versions and shown.is_guess):
             continue
         if not _is_cell(field) or len(columns) >= MAX_COLUMNS - MAX_KEY_COLUMNS:
             warnings.append(f"{source}: field {field[:64]!r} has no column. It is in _unmapped")

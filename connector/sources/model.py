@@ -33,16 +33,14 @@ class SourceFormat(StrEnum):
 
 
 class OnTruncate(StrEnum):
-    """The effect of a truncation: the rows of the table are deleted, or the bridge stops."""
+    """The effect of a truncation."""
 
     DELETE = "delete"
     STOP = "stop"
 
 
 class OnMissingValue(StrEnum):
-    """The effect of a value that is in no event: the bridge stops, the row is a dead letter, or the
-    column is NULL.
-    """
+    """The effect of a value that is in no event. `LETTER`: the row is a dead letter."""
 
     STOP = "stop"
     LETTER = "letter"
@@ -119,9 +117,7 @@ class TruncatedTable:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a transaction, which has `count` events in the topics of the source. `counts` has
-    them by table.
-    """
+    """The end of a transaction with `count` events, and their `counts` by table."""
 
     commit: Commit
     count: int
@@ -130,9 +126,8 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A record without an event. `rule` is a word for the reason, for example
-    `TOMBSTONE`. It counts in its transaction if `commit` names one. `table` is its table, if it has
-    one.
+    """A record without an event. `rule` is a word for the reason, for example `TOMBSTONE`. It
+    counts in its transaction if `commit` names one.
     """
 
     rule: str
@@ -142,9 +137,8 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """A record that cannot be read. It becomes a dead letter (SRC-6).
-
-    `commit` and `table` have what could be read. `rule` and `detail` say why it was not.
+    """A record that cannot be read. It becomes a dead letter (SRC-6). `commit` and `table` have
+    what could be read.
     """
 
     rule: str
