@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 REFRESH_S: Final = 10.0
 """How often the reader looks for new topics and Kafka partitions, and for replaced topics."""
-UNREACHABLE_AFTER_S: Final = 30.0
 _BATCH: Final = 2_000
 _ASK_TIMEOUT_S: Final = 15.0
 _GONE: Final = (
@@ -71,7 +70,6 @@ class SourceReader:
         self._errors = client.LastError()
         self._admin: AdminClient = client.admin(kafka)
         self._client = client.consumer(kafka, self._errors, {"group.id": client.READER})
-        self._answered_at = time.monotonic()
         try:
             self.refresh()
         except BaseException:
@@ -91,14 +89,13 @@ class SourceReader:
             BrokerError: No broker answers for 30 s, or Kafka refuses the read.
         """
         if time.monotonic() - self._refreshed_at > REFRESH_S:
-            with suppress(BrokerError):  # _check_reachable decides how long this may last
+            with suppress(BrokerError):  # check_reachable decides how long this may last
                 self.refresh()
         records = self._resumed()
         messages = self._client.consume(_BATCH, 0 if records else timeout_s)
         if not messages:
-            self._check_reachable()
+            self._errors.check_reachable(self._client, self._kafka)
             return records
-        self._answered_at = time.monotonic()
         self._errors.clear()
         for message in messages:
             if (record := self._record(message)) is None:
@@ -209,19 +206,6 @@ class SourceReader:
         if wanted > last:
             return topic_shortened(topic, str(kafka_partition), str(last), str(wanted))
         return records_deleted(topic, str(kafka_partition), str(wanted), str(first - 1))
-
-    def _check_reachable(self) -> None:
-        now = time.monotonic()
-        if not self._errors.all_down or now - self._answered_at < UNREACHABLE_AFTER_S:
-            return
-        last_error = self._errors.text
-        try:
-            # The client does not report when a broker is back, so ask.
-            self._client.list_topics(timeout=client.REACH_TIMEOUT_S)
-        except KafkaException as error:
-            raise client.unreachable(self._kafka, last_error or error.args[0].str()) from error
-        self._errors.clear()
-        self._answered_at = now
 
 
 def topics_of(admin: AdminClient, kafka: KafkaConfig, source: SourceConfig) -> list[str]:
