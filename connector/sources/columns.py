@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
+from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 from connector.records.model import MAX_QUALIFIER_BYTES, table_matches
@@ -145,7 +146,7 @@ def merged(
             continue
         cell, suffix = field, ""
         if field in cells:
-            cell = _free(field, cells)
+            cell = next(name for n in count(2) if (name := f"{field}__{n}") not in cells)
             suffix = cell.removeprefix(field)
         elif (version := _version(field)) and version[1] in cells:
             suffix = _NO_VERSION
@@ -201,13 +202,6 @@ def _is_cell(field: str) -> bool:
 _version = re.compile(r"(.*)__([0-9]+)", re.DOTALL).fullmatch
 
 
-def _free(field: str, cells: set[str]) -> str:
-    number = 2
-    while f"{field}__{number}" in cells:
-        number += 1
-    return f"{field}__{number}"
-
-
 def column_name(field: str, taken: Iterable[str] = (), suffix: str = "") -> str:
     """Return the name of a column for a field: other characters become `_`, and a number is added
     to a name that is taken. For example, `e-mail` becomes `e_mail`, and `_id` becomes `c_id`.
@@ -219,10 +213,13 @@ def column_name(field: str, taken: Iterable[str] = (), suffix: str = "") -> str:
         name = re.sub(r"[^A-Za-z0-9_]", "_", field)[:_MAX_NAME]
         if not name[:1].isalpha():
             name = f"c{name}" if name[:1] == "_" else f"c_{name}"
-    others, number, made = set(taken), 2, f"{name}{suffix}"
-    while made.lower() in others:
-        made, number = f"{name}_{number}{suffix}", number + 1
-    return made
+    numbered = (f"{name}_{number}{suffix}" for number in count(2))
+    return _first_free(chain([f"{name}{suffix}"], numbered), taken)
+
+
+def _first_free(names: Iterable[str], taken: Iterable[str]) -> str:
+    others = set(taken)
+    return next(name for name in names if name.lower() not in others)
 
 
 _NO_VERSION: Final = "_c"
@@ -251,11 +248,7 @@ def table_name(source: str, taken: Iterable[str] = ()) -> str:
     """Return the name of our table for a table of the source: `customers` for `public.customers`,
     or `public_customers` if that is taken. `taken` has names in lower case.
     """
-    others = set(taken)
     whole = re.sub(r"[^-_a-zA-Z0-9]", "_", source).strip("-_") or "t"
     last = re.sub(r"[^-_a-zA-Z0-9]", "_", source.rpartition(".")[2]).strip("-_") or whole
-    made, number = last, 2
-    while made.lower() in others:
-        made = whole if number == 2 and whole != last else f"{whole}_{number}"
-        number += 1
-    return made[:128]
+    numbered = (f"{whole}_{number}" for number in count(2 if last == whole else 3))
+    return _first_free(chain((last, whole), numbered), taken)[:128]

@@ -26,8 +26,7 @@ class Plan(NamedTuple):
     - `shown_key` has what the key shows of its fields.
     - `targets` has those of the other fields.
     - `others` names, for a cell, the cells of its field that have another type.
-    - `has_schema`: the columns follow from a schema.
-    - `with_column` has the fields that have a column.
+    - `with_column` has the fields that have a column. None: the columns follow from a schema.
     """
 
     key: Targets
@@ -35,8 +34,7 @@ class Plan(NamedTuple):
     shown_key: list[Shown]
     targets: Targets
     others: Mapping[str, list[str]]
-    has_schema: bool
-    with_column: set[str]
+    with_column: set[str] | None
 
 
 class RowReader:
@@ -96,14 +94,14 @@ class RowReader:
     def cells(self, table: str, values: Mapping[str, Any], plan: Plan) -> Cells:
         """Return the cells of the fields of a row. New fields without a schema become columns."""
         cells = self.format.cells(values, plan.targets)
-        if not plan.has_schema and not plan.with_column.issuperset(cells):
-            new = [field for field in cells if field not in plan.with_column]
+        known = plan.with_column
+        if known is not None and not known.issuperset(cells):
             guesses = [
                 Shown(field, type_, is_guess=True)
-                for field in new
-                if (type_ := self.format.guess(values[field])) is not None
+                for field in cells
+                if field not in known and (type_ := self.format.guess(values[field])) is not None
             ]
-            plan.with_column.update(guess.field for guess in guesses)
+            known.update(guess.field for guess in guesses)
             if guesses:
                 self.tables.meet(table, plan.shown_key, guesses)
         return cells
@@ -132,9 +130,8 @@ class RowReader:
             for same in cells.values()
             for cell in same
         }
-        with_column = {*cells, *key.values}
-        is_declared = row is not None
-        return Plan(key_targets, key_types, shown_key, targets, others, is_declared, with_column)
+        with_column = {*cells, *key.values} if row is None else None
+        return Plan(key_targets, key_types, shown_key, targets, others, with_column)
 
     def _shown(self, name: str, field: Field | None, value: Any = None) -> Shown:
         """What a schema shows of a field, or without one, a value of the key."""

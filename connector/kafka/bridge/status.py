@@ -119,12 +119,9 @@ def _lag(
     admin: AdminClient,
     starts: Mapping[TopicPartition, int],
 ) -> int:
-    kafka, names = config.kafka, topics_of(admin, config.kafka, source)
-    partitions = [
-        (name, number)
-        for name, (_, count) in described(admin, kafka, names).items()
-        for number in range(count)
-    ]
+    kafka = config.kafka
+    existing = described(admin, kafka, topics_of(admin, kafka, source))
+    partitions = [(name, k) for name, (_, count) in existing.items() for k in range(count)]
     ends = offsets_of(admin, kafka, LATEST, partitions)
     first = offsets_of(admin, kafka, EARLIEST, partitions)
     return sum(max(0, end - max(starts.get(p, 0), first[p])) for p, end in ends.items())

@@ -60,9 +60,7 @@ class BridgeTables:
             self._publish({source: replace(table, with_default=())})
 
     def _publish(self, tables: dict[str, FollowedTable]) -> None:
-        tables = {
-            name: table for name, table in tables.items() if table != self._published.get(name)
-        }
+        tables = {name: t for name, t in tables.items() if t != self._published.get(name)}
         if tables:
             values = {name: table.to_value() for name, table in tables.items()}
             publish_source_tables(self._config.kafka, self._stream.topic, values)
