@@ -198,7 +198,7 @@ class DebeziumDecoder:
         cells = self._rows.cells(table, envelope.after, plan)
         assert record.value is not None
         absent = []
-        if any(needle in record.value for needle in _NEEDLES):
+        if _may_lack_values(record.value):
             absent = self._take_placeholders(envelope.after, cells, plan)
         is_partial = bool(absent) and op == "u"
         return Row(
@@ -349,7 +349,11 @@ _PLACEHOLDERS: Final = frozenset(
     }
 )
 """The natural texts of a value that PostgreSQL did not send, by the type of its column."""
-_NEEDLES: Final = (_RAW, _IN_BASE64, _UUID, _NUMBERS, b"".join(map(_avro_long, _RAW)))
-"""Parts of a record, of which it has one if it has a placeholder."""
+_IN_AVRO: Final = b"".join(map(_avro_long, _RAW))
 _AS_THEY_ARE: Final = Targets()
 """Each value is its natural text."""
+
+
+def _may_lack_values(record: bytes) -> bool:
+    texts = _RAW in record or _IN_BASE64 in record or _UUID in record
+    return texts or _NUMBERS in record or _IN_AVRO in record
