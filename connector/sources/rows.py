@@ -94,14 +94,14 @@ class RowReader:
     def cells(self, table: str, values: Mapping[str, Any], plan: Plan) -> Cells:
         """Return the cells of the fields of a row. New fields without a schema become columns."""
         cells = self.format.cells(values, plan.targets)
-        known = plan.with_column
-        if known is not None and not known.issuperset(cells):
+        existing = plan.with_column
+        if existing is not None and not existing.issuperset(cells):
             guesses = [
                 Shown(field, type_, is_guess=True)
                 for field in cells
-                if field not in known and (type_ := self.format.guess(values[field])) is not None
+                if field not in existing and (type_ := self.format.guess(values[field])) is not None
             ]
-            known.update(guess.field for guess in guesses)
+            existing.update(guess.field for guess in guesses)
             if guesses:
                 self.tables.meet(table, plan.shown_key, guesses)
         return cells
@@ -134,7 +134,7 @@ class RowReader:
         return Plan(key_targets, key_types, shown_key, targets, others, with_column)
 
     def _shown(self, name: str, field: Field | None, value: Any = None) -> Shown:
-        """What a schema shows of a field, or without one, a value of the key."""
+        """The field as its schema shows it, or without one, a value of the key."""
         if field is None:
             return Shown(name, self.format.guess(value) or DataType.STRING, is_guess=True)
         return Shown(name, self._kind(field).type, default=field.default)
