@@ -25,6 +25,7 @@ from connector.errors import TopicError
 from connector.kafka import LocalBroker, client, read_letters, topics
 from connector.kafka.bridge import reader, session
 from connector.kafka.bridge.audit import audit_source
+from connector.kafka.bridge.checks import source_findings
 from connector.kafka.client import records_between
 from connector.kafka.tables import source_tables
 from connector.records.codec import ChangeRecord, Schemas, decode
@@ -33,7 +34,6 @@ from connector.records.rejection import Reason
 from connector.services import DeadLetters, load_config, run_bridge, status
 from connector.services.events import Event
 from connector.services.tables import tables_of_topic
-from connector.services.validate_source import source_findings
 from connector.sources import by_transaction
 from connector.sources.debezium import PLACEHOLDER
 from connector.sources.define import toml_of
