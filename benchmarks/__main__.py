@@ -18,9 +18,9 @@ from benchmarks.report import Figure, figures, number
 
 NAMES = (
     *("commands", "encoder", "producer", "bridge", "reader"),
-    *("ingest", "poison", "apply", "sparse", "truncate", "rounds", "backlog", "read", "changes"),
-    *("freshness", "peers", "idle", "disk", "requests", "scale", "write-streams", "cluster"),
-    *("letters", "demo"),
+    *("ingest", "poison", "apply", "sparse", "truncate", "alter", "rounds", "backlog"),
+    *("read", "changes", "freshness", "peers", "idle", "disk", "requests", "scale"),
+    *("write-streams", "cluster", "letters", "demo"),
 )
 
 _HEAD = """# Performance

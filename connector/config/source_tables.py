@@ -43,32 +43,20 @@ class FollowedTable:
 
     @staticmethod
     def from_value(value: bytes | str) -> FollowedTable:
-        """Return the table of a value. Raises `ValueError` if it is not such a value."""
+        """Return the table of a value that any program may have written. Raises `ValueError` if no
+        bridge makes such a value.
+        """
         try:
             stored = json.loads(value)
-            section = dict(stored["section"])
+            name, section = str(stored["name"]), dict(stored["section"])
             fields = tuple(str(field) for field in stored["with_default"])
-            if not isinstance(section.get("source"), str):
-                raise ValueError("its section has no source")
-            return FollowedTable(str(stored["name"]), section, fields)
-        except DAMAGES as error:
-            raise ValueError(str(error)) from None
-
-    @staticmethod
-    def from_record(value: bytes) -> FollowedTable:
-        """As `from_value`, for a value that any program may have written: the section must be one
-        that a bridge makes.
-        """
-        table = FollowedTable.from_value(value.decode())
-        try:
-            SourceTable.from_section(table.section).definition(table.name, "s")
+            SourceTable.from_section(section)
             parse_tables(
-                {table.name: {**table.section, "stream": "s"}},
-                {"s": StreamConfig(name="s", topic="s")},
+                {name: {**section, "stream": "s"}}, {"s": StreamConfig(name="s", topic="s")}
             )
         except (*DAMAGES, ConfigError) as error:
             raise ValueError(str(error)) from None
-        return table
+        return FollowedTable(name, section, fields)
 
 
 def with_source_tables(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from connector.config.settings import find_stream
@@ -66,48 +66,32 @@ def run_bridge(
         raise source_missing(of_stream.name)
     counts, until = BridgeCounts(), stop or threading.Event()
     claim = BridgeClaim(config.kafka, of_stream.topic)
-    where, pauses = f"the bridge of stream {of_stream.name}", _Pauses()
+    where = f"the bridge of stream {of_stream.name}"
+    is_first, pause_s = True, _FIRST_PAUSE_S
 
     def warn(code: str, text: str) -> None:
         on_event(warning(code, f"{where}: {text}", stream=of_stream.name))
 
     while not until.is_set():
+        began_at = time.monotonic()
         try:
-            with BridgeSession(config, of_stream, claim, counts, warn) as session:
-                if pauses.begin() and not once:
+            with ExitStack() as stack:
+                session = BridgeSession(config, of_stream, claim, counts, warn, stack)
+                if is_first and not once:
                     text = f"{where} runs; stop with Ctrl-C or SIGTERM"
                     on_event(info("BRIDGE_RUNNING", text, stream=of_stream.name))
+                is_first = False
                 session.run(until.is_set, once=once, skip=skip)
             break
         except (BrokerError, DeliveryError) as error:
-            if once or not pauses.has_begun:
+            if once or is_first:
                 raise
-            pause_s = pauses.next_s()
+            if time.monotonic() - began_at > _LONG_ENOUGH_S:
+                pause_s = _FIRST_PAUSE_S
             warn("BRIDGE_RETRIES", f"it begins again in {pause_s:g} s: {error}")
             until.wait(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     return counts
-
-
-class _Pauses:
-    """The pauses before the next session of a bridge. They grow, until a session was long enough.
-
-    `has_begun`: there was a session.
-    """
-
-    def __init__(self) -> None:
-        self.has_begun, self._began_at, self._next_s = False, 0.0, _FIRST_PAUSE_S
-
-    def begin(self) -> bool:
-        """Register that a session begins. Return whether it is the first one."""
-        is_first, self.has_begun = not self.has_begun, True
-        self._began_at = time.monotonic()
-        return is_first
-
-    def next_s(self) -> float:
-        if time.monotonic() - self._began_at > _LONG_ENOUGH_S:
-            self._began_at, self._next_s = time.monotonic(), _FIRST_PAUSE_S
-        pause_s, self._next_s = self._next_s, min(2 * self._next_s, _LONGEST_PAUSE_S)
-        return pause_s
 
 
 @contextmanager
@@ -119,6 +103,10 @@ def bridges(
 
     At the end of the block, or if a bridge fails, `stop` is set. Raises as `run_bridge` does.
     """
+    # The block imports modules of this package, too. Two threads that import from one package at
+    # the same time can each see a part of it, and both fail. So it is loaded before they start.
+    import connector.kafka.bridge.session  # noqa: F401
+
     names = [name for name, stream in config.streams.items() if stream.source is not None]
     if once:
         for name in names:

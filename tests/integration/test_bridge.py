@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import random
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from connector.errors import ConnectorError, TopicError, WriterConflictError
 from connector.kafka import LocalBroker, client, read_letters, topics
 from connector.kafka.bridge import reader, session
 from connector.kafka.bridge.audit import audit_source
+from connector.kafka.bridge.checks import source_findings
 from connector.kafka.bridge.session import BridgeCounts
 from connector.kafka.client import records_between
 from connector.kafka.tables import published_tables, source_tables
@@ -34,7 +36,6 @@ from connector.records.rejection import Reason
 from connector.services import DeadLetters, load_config, run_bridge, status
 from connector.services.events import Event
 from connector.services.tables import tables_of_topic
-from connector.services.validate_source import source_findings
 from connector.sources import by_transaction
 from connector.sources.debezium import PLACEHOLDER
 from connector.sources.define import toml_of
@@ -278,6 +279,21 @@ def test_the_tables_of_a_source_are_published_and_keep_their_names(
     assert second["public.b"] == first["public.b"]
     columns = second["public.a"].section["columns"]
     assert [column["name"] for column in columns] == ["n", "added"]
+
+
+def test_a_table_whose_rows_have_no_key_is_named_once(
+    source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """SRC-3: Debezium sends no key for a table without a primary key."""
+    topic = source.create("public.visits")
+    source.snapshot("a", [{"id": 1}])
+    event = {"op": "r", "after": {"who": "Ada"}, "source": {"schema": "public", "table": "visits"}}
+    source.send(topic, *[json.dumps(event)] * 2, key=None)
+    events: list[Event] = []
+    counts = run_bridge(config, once=True, on_event=events.append)
+    assert (counts.changes, counts.left_out) == (1, {"NO_KEY": 2})
+    (warning,) = (event.text for event in events if event.code == "SOURCE_NO_KEY")
+    assert "public.visits has rows without a key" in warning
 
 
 def test_a_section_of_the_user_says_that_a_text_is_base64(

@@ -130,6 +130,28 @@ def test_a_late_change_brings_no_row_of_a_truncated_table_back(
     assert read_changes(spark, str(tmp_path), "s").count() == 5, "the changes stay in the changelog"
 
 
+def test_explain_names_no_letter_of_a_truncated_change(spark: SparkSession, tmp_path: Path) -> None:
+    """EVO-13, SUB-6: a value that no column can hold, and a truncation after it in the same apply:
+    there is no dead letter. Of an earlier apply there is one, and only Kafka knows it.
+    """
+    stream = Stream(spark, tmp_path)
+    table = stream.table()
+    for letters in (0, 1):
+        at = T * (letters + 1)
+        stream.topic.send(account("a", at - S, amount="much"))
+        stream.topic.send_everywhere(Heartbeat("p", at - S + 1))
+        stream.ingest()
+        if letters:
+            stream.apply(table)
+        stream.topic.send_everywhere(truncate(at), Heartbeat("p", at + S))
+        stream.ingest()
+        stream.apply(table)
+        assert len(stream.letters) == letters
+    found = explained(stream, b"a")
+    assert [each.dead_letter for each in found.changes] == [None, None]  # type: ignore[attr-defined]
+    assert found.not_looked_at == ("The dead-letter topic: Kafka was not asked",)  # type: ignore[attr-defined]
+
+
 def test_the_copies_are_one_and_a_heartbeat_waits_for_all(
     spark: SparkSession, tmp_path: Path
 ) -> None:

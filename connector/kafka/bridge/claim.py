@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from connector.errors.producers import bridge_taken_over
 from connector.kafka import client, topics
-from connector.kafka.bridge.reader import LATEST, offsets_of
 from connector.kafka.client import records_between
 from connector.kafka.tables import publish_claim
+from connector.kafka.topics import LATEST, offsets_of
 from connector.tables.published import BRIDGE_KEY
 
 if TYPE_CHECKING:

@@ -43,20 +43,16 @@ class BridgeTables:
         )
         self.definitions = self._definitions(self._published)
 
-    def publish_news(self) -> bool:
-        """Publish the tables with new columns, and wait until Kafka has them. Return whether
-        `definitions` has changed. Raises `ConfigError`, `DeliveryError`, `TopicError` and
-        `BrokerError`.
+    def publish_news(self) -> None:
+        """Publish the tables with new columns, and wait until Kafka has them. Raises `ConfigError`,
+        `DeliveryError`, `TopicError` and `BrokerError`.
         """
-        if not self.of_decoder.has_news:
-            return False
         changed = {}
         for news in self.of_decoder.take_news():
             for text in news.warnings:
                 self._warn("SOURCE_COLUMNS", text)
             changed[news.table.source] = self._followed(news)
         self._publish(changed)
-        return True
 
     def has_read_again(self, source: str) -> None:
         """Register that a snapshot has sent rows of a table, with its new columns."""
@@ -65,9 +61,7 @@ class BridgeTables:
             self._publish({source: replace(table, with_default=())})
 
     def _publish(self, tables: dict[str, FollowedTable]) -> None:
-        tables = {
-            name: table for name, table in tables.items() if table != self._published.get(name)
-        }
+        tables = {name: t for name, t in tables.items() if t != self._published.get(name)}
         if tables:
             values = {name: table.to_value() for name, table in tables.items()}
             publish_source_tables(self._config.kafka, self._stream.topic, values)

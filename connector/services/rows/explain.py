@@ -4,7 +4,7 @@ dead letters (SUB-6).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
@@ -14,7 +14,7 @@ from connector.config.settings import find_table
 from connector.errors import BrokerError, TopicError
 from connector.records.json_view import view_of_entry
 from connector.records.model import DataChange, Truncate
-from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
+from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order, rank_of
 from connector.records.rejection import Rejection
 from connector.records.views import (
     AsText,
@@ -81,7 +81,8 @@ class RowChange:
     - `is_late`: its commit timestamp was below the low watermark when it was ingested. None: the
       log of the changelog does not have that watermark any more.
     - `is_applied`: the newest version of the table contains it.
-    - `dead_letter` is the id of its table letter. None: the table can hold it.
+    - `dead_letter` is the id of its table letter. None: the table can hold it, or a truncation
+      deleted it before.
     - `blocked_by` is the id of the dead letter that it waits for.
     - `source_record` is the record of a foreign topic that a bridge made it of, as topic, Kafka
       partition and offset, and `source_position` its position in the log of the source. None: no
@@ -193,13 +194,15 @@ def explain(
     row_key = key if isinstance(key, bytes) else definition.key.write_key(key)
     log = _Log.read(states.changelog, paths.changelog(warehouse_of(config), definition.stream))
     accepted, rejected = _changes(states, row_key)
-    letters, not_looked_at = _letters(config, states, row_key, accepted, rejected, log, ask_kafka)
+    of_table = _not_truncated(states, rejected)
+    letters, not_looked_at = _letters(config, states, row_key, accepted, of_table, log, ask_kafka)
     if log.trimmed_to:
         not_looked_at.append(
             f"Changes of batches up to {log.trimmed_to}: they have left the changelog"
         )
     changes = [_change(states, log, logged, None) for logged in accepted]
-    changes += [_change(states, log, logged, letter) for logged, letter in rejected]
+    by_id = {letter.id: letter for letter in letters}
+    changes += [_change(states, log, logged, by_id.get(letter.id)) for logged, letter in rejected]
     return replace(
         _history(states, row_key, accepted, log),
         changes=tuple(sorted(changes, key=_in_order)),
@@ -317,21 +320,38 @@ def _changes(
     return accepted, rejected
 
 
+def _not_truncated(
+    states: RowStates, rejected: Iterable[tuple[LoggedChange, RowLetter]]
+) -> Iterator[RowLetter]:
+    """The letters of the changes that no truncation deletes.
+
+    An apply that takes a change with its truncation makes no dead letter, so only Kafka knows the
+    letters of the others.
+    """
+    truncated, order_by = states.truncated, states.definition.order
+    for logged, letter in rejected:
+        rank = rank_of(logged.change, order_by)
+        if truncated is None or rank is None or rank >= truncated:
+            yield letter
+
+
 def _letters(
     config: ConnectorConfig,
     states: RowStates,
     row_key: bytes,
     accepted: Iterable[LoggedChange],
-    rejected: Iterable[tuple[LoggedChange, RowLetter]],
+    of_table: Iterable[RowLetter],
     log: _Log,
     ask_kafka: bool,
 ) -> tuple[tuple[RowLetter, ...], list[str]]:
-    """The dead letters of the row, and what could not be looked at."""
+    """The dead letters of the row, and what could not be looked at. `of_table` are those of changes
+    that the table cannot hold.
+    """
     from connector.lake.changelog_changes import rejected_of
 
     source = states.definition.source
     records = () if states.changelog is None else rejected_of(states.changelog, row_key)
-    letters = [*rejected_letters(records, source, row_key), *(letter for _, letter in rejected)]
+    letters = [*rejected_letters(records, source, row_key), *of_table]
     not_looked_at = []
     if letters or log.rejected or states.table_state.letters:
         if ask_kafka:

@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, WriterConflictError
 from connector.errors.tables import files_changed
 from connector.spark.failures import cause_of
 from connector.spark.storage.deletion_vectors import (
@@ -131,9 +131,13 @@ class Maintenance:
         maintained.new_commits()
 
     def after_round(self, now: int) -> None:
-        """Do the maintenance that is due, between applies. Its failure is printed."""
+        """Do the maintenance that is due, between applies. Its failure is printed. A conflict with
+        another writer is not: nothing was written, and if it lasts, the next apply says so.
+        """
         try:
             self._look(now)
+        except WriterConflictError:
+            return
         except (ConnectorError, PySparkException, Py4JError) as error:
             self._on_line(
                 f"{self._what}: maintenance failed and will be repeated: {cause_of(error)}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connector.config.parse import parse
-from connector.config.settings import ConnectorConfig, SourceTables
+from connector.config.settings import ConnectorConfig, SourceTables, find_table
 from connector.config.source_tables import FollowedTable, with_source_tables
 from connector.errors import ConfigError
 from connector.sources.columns import FAMILY
@@ -92,6 +92,16 @@ def test_a_table_of_the_source_needs_no_section() -> None:
         ("name", b"name", "STRING"),
         ("credit", b"credit", "NUMERIC"),
     ]
+
+
+def test_an_unknown_table_of_a_source_is_explained() -> None:
+    """SRC-5: a section of the configuration would not help."""
+    with pytest.raises(ConfigError) as raised:
+        find_table(followed({}), "visits")
+    assert "needs a primary key" in raised.value.remedy
+    with pytest.raises(ConfigError) as raised:
+        find_table(followed({}), "customer")
+    assert raised.value.remedy == "did you mean customers?"
 
 
 def test_a_section_overrides_single_settings_and_columns_by_their_cells() -> None:

@@ -162,16 +162,6 @@ def test_placeholders_of_other_types_are_no_values(format_, field):
     assert event.cells["name"] == b"Ann"
 
 
-def test_the_placeholder_can_be_another():
-    """SRC-3: `unavailable.value.placeholder`."""
-    bench = Bench("json", placeholder="?gone?")
-    partial, whole = bench.event("u", {"email": "?gone?"}), bench.event("u", {"email": PLACEHOLDER})
-    assert isinstance(partial, Row)
-    assert not partial.whole
-    assert isinstance(whole, Row)
-    assert whole.whole
-
-
 def test_a_table_without_a_key_is_left_out_by_name(bench):
     """SRC-3: the event counts in its transaction."""
     record = bench.writer.event("c")._replace(key=None)

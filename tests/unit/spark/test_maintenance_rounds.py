@@ -5,6 +5,7 @@ needed.
 from __future__ import annotations
 
 from connector.errors import TableError
+from connector.errors.tables import columns_altered
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.state import maintenance_schedule
 from connector.state.jobs import Job, JobKind
@@ -102,6 +103,14 @@ def test_failed_maintenance_is_reported_and_repeated() -> None:
     kept.error = None
     later = maintenance_schedule.MINUTE_US
     assert kept.round(later, *[CommitCount(0, 1)] * maintenance_schedule.GAIN) == ["compact"]
+
+
+def test_maintenance_that_meets_another_writer_says_nothing() -> None:
+    """TBL-15, EVO-3: the columns were changed under it. The next apply opens the table again."""
+    kept = Kept()
+    kept.error = columns_altered("t")
+    assert kept.round(0, CommitCount(0, 1)) == ["compact"]
+    assert kept.lines == []
 
 
 def test_maintenance_waits_while_applies_are_late() -> None:
