@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from connector.config.settings import find_stream
 from connector.errors import BrokerError, DeliveryError
 from connector.errors.settings import source_missing
-from connector.services.events import OnEvent, info, log_event, warning
+from connector.events import OnEvent, info, log_event, warning
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
@@ -63,8 +63,7 @@ def run_bridge(
     if of_stream.source is None:
         raise source_missing(of_stream.name)
     counts, until = BridgeCounts(), stop or threading.Event()
-    where = f"the bridge of stream {of_stream.name}"
-    is_first, pause_s = True, _FIRST_PAUSE_S
+    where, is_first, pause_s = "the bridge", True, _FIRST_PAUSE_S
 
     def warn(code: str, text: str) -> None:
         on_event(warning(code, f"{where}: {text}", stream=of_stream.name))
