@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from connector.config.settings import find_stream
 from connector.errors import BrokerError, DeliveryError
 from connector.errors.settings import source_missing
-from connector.services.events import OnEvent, info, log_event, warning
+from connector.events import OnEvent, info, log_event, warning
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
@@ -66,8 +66,7 @@ def run_bridge(
         raise source_missing(of_stream.name)
     counts, until = BridgeCounts(), stop or threading.Event()
     claim = BridgeClaim(config.kafka, of_stream.topic)
-    where = f"the bridge of stream {of_stream.name}"
-    is_first, pause_s = True, _FIRST_PAUSE_S
+    where, is_first, pause_s = "the bridge", True, _FIRST_PAUSE_S
 
     def warn(code: str, text: str) -> None:
         on_event(warning(code, f"{where}: {text}", stream=of_stream.name))

@@ -13,11 +13,13 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig
+from connector.events import OnEvent, ignore, info
 from connector.spark.apply.base import check_start, copy_base, is_to_start
 from connector.spark.apply_loop import Applies, AtVersion, JobLog, Listener
-from connector.spark.cluster import OnLine, repeating
+from connector.spark.cluster import repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
+from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.spark.storage.table import Table
 from connector.spark.stream_ingest import StreamIngest
@@ -25,7 +27,7 @@ from connector.state.apply_level import MergeFew
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.maintenance_schedule import LATE_PACES, LOG_BEYOND_S, NEWEST_CUT_KEPT_US
 from connector.state.overrides import pace_in_force
-from connector.state.stream_progress import Cut
+from connector.state.stream_progress import Cut, Progress
 from connector.tables.definition import TableDefinition
 
 
@@ -42,19 +44,19 @@ class Pipeline:
         ports: Mapping[str, IngestPorts],
         job_log: JobLog,
         merge_few: MergeFew | None = None,
-        on_line: OnLine = lambda line: None,
+        on_event: OnEvent = ignore,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         self._ports = ports
         self._job_log = job_log
         self._on_step = on_step
         self._cuts = {name: job_log.newest_cut(name) for name in config.streams}
-        self._on_line = on_line
+        self._on_event = on_event
         self._streams = {
             name: StreamIngest(
-                *(spark, config, stream, ports[name], on_line, job_log.bounds),
+                *(spark, config, stream, ports[name], on_event, job_log.bounds),
                 on_step=partial(self._step, f"stream {name}"),
-                on_batch_done=partial(self._batch_logged, name),
+                on_batch=partial(self._batch_logged, name),
             )
             for name, stream in config.streams.items()
         }
@@ -78,8 +80,18 @@ class Pipeline:
         changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
         self._applies = Applies(
             *(spark, config, self._tables, changelogs, ports, job_log, merge_few),
-            Listener(self._record, lambda line: self._on_line(line), on_step),
+            Listener(self._record, lambda event: self._on_event(event), on_step),
         )
+        self._report()
+
+    def _report(self) -> None:
+        """Report the states that this process has found."""
+        for name, table in self._tables.items():
+            self._job_log.on_table(name, table.table_state())
+        for name, ingest in self._streams.items():
+            if (newest := ingest.changelog.newest()) is not None:
+                progress = ingest.changelog.progress()
+                self._job_log.on_batch(name, progress, newest.offsets.end, None)
 
     def _copy_base(self, table: Table, definition: TableDefinition) -> None:
         """Make a new table a copy of its base (EVO-9), and record the job."""
@@ -95,7 +107,9 @@ class Pipeline:
                 watermark_after=state.apply_watermark,
             )
         )
-        self._on_line(f"table {name}: copied from table {definition.start_from}")
+        self._on_event(
+            info("TABLE_COPIED", f"copied from table {definition.start_from}", table=name)
+        )
 
     def run_once(self, stop: threading.Event | None = None) -> None:
         """Ingest every stream to its present end, then apply every table, unless `stop` is set."""
@@ -103,7 +117,7 @@ class Pipeline:
         for name, ingest in self._streams.items():
             if not stop.is_set():
                 once = partial(self._ingest_once, ingest, stop)
-                repeating(once, f"stream {name}", self._on_line, stop)
+                repeating(once, f"stream {name}", self._on_event, stop)
         self._applies.all(stop)
         for stream in self._streams:
             self._maintain(upkeep, stop, stream)
@@ -124,7 +138,7 @@ class Pipeline:
         try:
             for name, ingest in self._streams.items():
                 start = partial(ingest.start, once=False)
-                repeating(start, f"stream {name}", self._on_line, stop)
+                repeating(start, f"stream {name}", self._on_event, stop)
             self._applies.run(stop, self._check, partial(self._maintain, upkeep, stop))
         finally:
             for ingest in self._streams.values():
@@ -137,7 +151,11 @@ class Pipeline:
         for ingest in self._streams.values():
             ingest.check(again=again)
 
-    def _batch_logged(self, stream: str) -> None:
+    def _batch_logged(
+        self, stream: str, progress: Progress, offsets: BatchRange | None, seconds: float
+    ) -> None:
+        ends = None if offsets is None else offsets.end
+        self._job_log.on_batch(stream, progress, ends, seconds)
         self._applies.batch_logged(stream)
 
     def _upkeep(self) -> dict[str, list[Maintenance]]:
@@ -163,7 +181,7 @@ class Pipeline:
         )
         job = Job(JobKind.CLEAN_UP, name, 0, 0)
         retention_s = self._config.streams[stream].retention.table_file_s
-        return self._maintenance(f"table {name}", job, maintained, retention_s)
+        return self._maintenance(job, maintained, retention_s)
 
     def _upkeep_of_changelog(self, stream: str) -> Maintenance:
         ingest = self._streams[stream]
@@ -176,17 +194,16 @@ class Pipeline:
         )
         job = Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream)
         retention_s = self._config.streams[stream].retention.file_s
-        return self._maintenance(f"stream {stream}", job, maintained, retention_s)
+        return self._maintenance(job, maintained, retention_s)
 
-    def _maintenance(
-        self, what: str, job: Job, maintained: Maintained, retention_s: int
-    ) -> Maintenance:
+    def _maintenance(self, job: Job, maintained: Maintained, retention_s: int) -> Maintenance:
         return Maintenance(
-            *(what, job, maintained),
+            job,
+            maintained,
             retention_s=retention_s,
             last_clean=partial(self._job_log.last_clean_up, job.table, job.stream),
             add_job=self._applies.add_job,
-            on_line=self._on_line,
+            on_event=self._on_event,
             is_late=self._is_late,
         )
 

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 
 from connector.config.settings import KafkaConfig
 from connector.errors import TableError
+from connector.events import Event
 from connector.kafka.bridge import reader
 from connector.lake.plain_table import open_table
 from connector.services import ConfigFile, load_config, run, run_bridge, status
-from connector.services.events import Event
 from connector.warehouse import table as table_path
 from tests.broker import NewTopic
 from tests.integration.foreign_topics import ForeignTopics, foreign_topics
