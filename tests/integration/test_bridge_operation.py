@@ -174,3 +174,16 @@ def test_a_bridge_waits_for_a_registry_that_is_away(
     assert sorted(made.values(), key=str) == [{"n": "one"}, {"n": "two", "more": "x"}]
     assert not bridge.error
     assert not list(read_letters(config.kafka, config.streams["shop"].topic))
+
+
+def test_a_bridge_without_topics_says_so(source: ForeignTopics, config: ConnectorConfig) -> None:
+    """SRC-8, SEC-5: a wrong name, a topic that does not exist yet, and one that Kafka hides."""
+    events: list[Event] = []
+    names = ("no.such.*", *source.config.topics)
+    shop = replace(config.streams["shop"], source=replace(source.config, topics=names))
+    config = replace(config, streams={"shop": shop})
+    source.commit(("a", 1, {"n": "1"}))
+    assert run_bridge(config, once=True, on_event=events.append).changes == 1
+    (warning,) = events
+    assert warning.code == "SOURCE_TOPIC_MISSING"
+    assert "no topic is no.such.* yet" in warning.text

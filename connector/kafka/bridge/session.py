@@ -119,6 +119,14 @@ class BridgeSession:
         topic_ids = {} if position is None else position.topic_ids
         self._reader = SourceReader(kafka, source, self._sequencer.starts, topic_ids)
         stack.callback(self._reader.close)
+        topics_read = {topic for topic, _ in self._reader.partitions}
+        for name in self._source.topics:
+            if not any(self._source.matches(name, topic) for topic in topics_read):
+                text = f"no topic is {name} yet, or Kafka does not show it to this user"
+                self._warn(
+                    "SOURCE_TOPIC_MISSING",
+                    f"{text} (right: Read). It is read as soon as it is there",
+                )
 
     def run(self, is_stopped: Callable[[], bool], *, once: bool = False, skip: str = "") -> None:
         """Publish until `is_stopped`, or with `once`, until everything is published that the topics
