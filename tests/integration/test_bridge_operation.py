@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -23,6 +25,7 @@ from connector.services import run_bridge
 from connector.services.events import Event
 from connector.sources.model import SourceFormat
 from tests.broker import NewTopic
+from tests.documents import ROOT
 from tests.foreign_records import Registry, Typed, avro_record, number, text
 from tests.integration.foreign_topics import ForeignTopics, until
 from tests.integration.test_bridge import cells, changes, config, config_of, source
@@ -187,3 +190,37 @@ def test_a_bridge_without_topics_says_so(source: ForeignTopics, config: Connecto
     (warning,) = events
     assert warning.code == "SOURCE_TOPIC_MISSING"
     assert "no topic is no.such.* yet" in warning.text
+
+
+def test_sigterm_ends_the_command_and_loses_nothing(
+    source: ForeignTopics, config: ConnectorConfig, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """SRC-1, OPS-4, nothing_lost, nothing_invented: exit code 0, while it publishes."""
+    file = tmp_path / "connector.toml"
+    process = subprocess.Popen(
+        [*COMMAND, "--config", str(file), "bridge", "shop"],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        for number in range(8):
+            source.commit(("a", number, {"n": str(number)}), ("b", number, {"m": number}))
+        until(lambda: len(changes(config)) > 0)
+        for number in range(8):
+            source.commit(("a", number, {"n": "later"}), ("b", number, None))
+            if number == 1:
+                process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert "0 dead letters published" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    before = len(changes(config))
+    left = run_bridge(config, once=True).changes
+    other = config_of(source, new_topic(kafka_partitions=3).topic, tmp_path / "other")
+    assert run_bridge(other, once=True).changes == 32
+    assert distinct(config) == distinct(other)
+    assert before + left == 32, "what it reported is not sent again"
