@@ -223,6 +223,8 @@ def test_every_part_is_killed(deployment: Deployment) -> None:
         deployment.commit(
             "DELETE FROM customers WHERE id = 2", "DELETE FROM orders WHERE number = 9"
         )
+        # Debezium finds no key of a table that was renamed before it has read its rows.
+        deployment.wait_for_debezium()
         deployment.server.run("ALTER TABLE orders RENAME TO sales")
         deployment.commit("INSERT INTO sales VALUES (1, 100, 2.5, NULL)")
         deployment.wait_for_debezium()

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +21,13 @@ from connector.errors import BrokerError, WriterConflictError
 from connector.kafka import ChangeConsumer, StreamSettings, read_letters
 from connector.kafka.local.folder import free_port
 from connector.records.model import DataChange
-from connector.services import run_bridge
+from connector.services import run_bridge, status
 from connector.services.events import Event
+from connector.services.source_tables import SourceTables
 from connector.sources.model import SourceFormat
 from tests.broker import NewTopic
 from tests.documents import ROOT
-from tests.foreign_records import Registry, Typed, avro_record, number, text
+from tests.foreign_records import Registry, Typed, Writer, avro_record, number, text
 from tests.integration.foreign_topics import ForeignTopics, until
 from tests.integration.test_bridge import cells, changes, config, config_of, source
 from tests.unit.registry_stub import RegistryStub, running_registry
@@ -224,3 +225,76 @@ def test_sigterm_ends_the_command_and_loses_nothing(
     assert run_bridge(other, once=True).changes == 32
     assert distinct(config) == distinct(other)
     assert before + left == 32, "what it reported is not sent again"
+
+
+class Customers:
+    """A table of a source as JSON with schemas, whose columns change."""
+
+    def __init__(self, source: ForeignTopics) -> None:
+        self._source, self._lsn = source, 1000
+        self.topic = source.create("public.customers")
+
+    def write(self, op: str, id_: int, *fields: Typed, snapshot: str = "false") -> None:
+        self._lsn += 10
+        writer = Writer("json with schema", [number("id", id_)], [number("id", id_), *fields])
+        sequence = f'["{self._lsn}","{self._lsn}"]'
+        of_source = {"sequence": sequence, "lsn": self._lsn, "snapshot": snapshot}
+        record = writer.event(op, transaction=None, **of_source)
+        assert record.key is not None
+        assert record.value is not None
+        self._source.send(self.topic, record.value.decode(), key=record.key.decode())
+
+
+def with_default(name: str, value: str, default: str) -> Typed:
+    return Typed(name, {"type": "string", "default": default}, "string", value)
+
+
+def test_columns_with_a_default_and_renamed_ones_are_read_again(
+    source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """SRC-5, nothing_lost: `status` names the snapshot to signal until it has come."""
+    customers = Customers(source)
+    config = replace(
+        config,
+        streams={
+            "shop": replace(
+                config.streams["shop"],
+                source=SourceConfig(format=SourceFormat.DEBEZIUM_JSON, topics=(customers.topic,)),
+            )
+        },
+    )
+    with closing(SourceTables(config, lambda event: None)) as tables:
+
+        def defaults() -> tuple[dict[str, tuple[str, ...]], list[str]]:
+            run_bridge(config, once=True)
+            until(tables.store_new)
+            bridge = status(config).streams["shop"].bridge
+            assert bridge is not None
+            return dict(bridge.missing_defaults), list(bridge.hints(bridge.heartbeat_at))
+
+        customers.write("c", 1, text("n", "one"))
+        customers.write("c", 2, text("n", "two"))
+        assert defaults() == ({}, [])
+        customers.write("c", 3, text("n", "three"), with_default("note", "of 3", "-"))
+        missing, (hint,) = defaults()
+        assert missing == {"public.customers": ("note",)}
+        assert "signal an incremental snapshot of public.customers to Debezium" in hint
+        for id_, name in enumerate(("one", "two"), 1):
+            note = with_default("note", "-", "-")
+            customers.write("r", id_, text("n", name), note, snapshot="incremental")
+        assert defaults() == ({}, [])
+        assert newest(config) == [
+            {"n": "one", "note": "-"},
+            {"n": "two", "note": "-"},
+            {"n": "three", "note": "of 3"},
+        ]
+        customers.write("u", 1, text("title", "uno"))
+        customers.write("r", 2, text("title", "two"), snapshot="incremental")
+        customers.write("r", 3, text("title", "three"), snapshot="incremental")
+        assert defaults() == ({}, [])
+    assert newest(config) == [{"title": "uno"}, {"title": "two"}, {"title": "three"}]
+
+
+def newest(config: ConnectorConfig) -> list[dict[str, str]]:
+    """The rows in the order of their keys, which is that of their ids."""
+    return [row for _, row in sorted(newest_rows(config).items())]

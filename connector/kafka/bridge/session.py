@@ -177,8 +177,12 @@ class BridgeSession:
             self._counts.left_out[event.rule] += 1
             if event.rule == "NO_KEY" and event.table not in self._without_key:
                 self._without_key.add(event.table)
-                text = f"{event.table} has rows without a key, which are left out"
-                self._warn("SOURCE_NO_KEY", f"{text}. Give the table a primary key")
+                text = (
+                    f"{event.table} has rows without a key, which are left out. Give the table a"
+                    " primary key. If it has one, it was renamed or dropped before Debezium had"
+                    " read these rows: read it again with an incremental snapshot"
+                )
+                self._warn("SOURCE_NO_KEY", text)
         self._sequencer.add(record, event)
 
     def _send_released(self) -> bool:
