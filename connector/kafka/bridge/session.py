@@ -119,14 +119,7 @@ class BridgeSession:
         topic_ids = {} if position is None else position.topic_ids
         self._reader = SourceReader(kafka, source, self._sequencer.starts, topic_ids)
         stack.callback(self._reader.close)
-        topics_read = {topic for topic, _ in self._reader.partitions}
-        for name in self._source.topics:
-            if not any(self._source.matches(name, topic) for topic in topics_read):
-                text = f"no topic is {name} yet, or Kafka does not show it to this user"
-                self._warn(
-                    "SOURCE_TOPIC_MISSING",
-                    f"{text} (right: Read). It is read as soon as it is there",
-                )
+        self._warn_of_missing_topics(source)
 
     def run(self, is_stopped: Callable[[], bool], *, once: bool = False, skip: str = "") -> None:
         """Publish until `is_stopped`, or with `once`, until everything is published that the topics
@@ -170,6 +163,15 @@ class BridgeSession:
         self._checkpoint(time.monotonic())
         if once and (waiting := self._sequencer.waiting) is not None:
             self._warn("BRIDGE_WAITS", text_of_waiting(waiting, now_us()))
+
+    def _warn_of_missing_topics(self, source: SourceConfig) -> None:
+        topics_read = {topic for topic, _ in self._reader.partitions}
+        for name in source.topics:
+            if not any(source.matches(name, topic) for topic in topics_read):
+                text = (
+                    f"no topic is {name} yet, or Kafka does not show it to this user (right: Read)"
+                )
+                self._warn("SOURCE_TOPIC_MISSING", f"{text}. The bridge reads it when it appears")
 
     def _add(self, record: ForeignRecord) -> None:
         event = self._decoder.decode(record)
