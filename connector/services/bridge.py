@@ -53,8 +53,8 @@ def run_bridge(
         ConfigError: There is no such stream, or it has no source.
         TopicError: A topic is missing or was made again, or records were deleted too early.
         WriterConflictError: Another bridge of the stream began later. It goes on.
-        BrokerError, DeliveryError: Kafka or the registry does not answer at the start, or with
-            `once`.
+        BrokerError, DeliveryError: Kafka does not answer at the start. Or with `once`, Kafka or
+            the registry does not answer.
         ConnectorError: A table was truncated, or a row lacks a value, and the settings of the
             source say to stop.
     """
@@ -83,7 +83,7 @@ def run_bridge(
                 session.run(until.is_set, once=once, skip=skip)
             break
         except (BrokerError, DeliveryError) as error:
-            if once or is_first:
+            if once or (is_first and error.code != "REGISTRY_UNREACHABLE"):
                 raise
             if time.monotonic() - began_at > _LONG_ENOUGH_S:
                 pause_s = _FIRST_PAUSE_S
