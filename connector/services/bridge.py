@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from connector.config.settings import find_stream
 from connector.errors import BrokerError, DeliveryError
 from connector.errors.settings import source_missing
 from connector.services.events import OnEvent, info, log_event, warning
+from connector.services.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
     from connector.kafka.bridge.session import BridgeCounts
-
-_FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 30.0
-_LONG_ENOUGH_S: Final = 60.0
-"""After a session of this length, the next pause is the first one again."""
-
 
 def run_bridge(
     config: ConnectorConfig,
@@ -52,8 +46,8 @@ def run_bridge(
     Raises:
         ConfigError: There is no such stream, or it has no source.
         TopicError: A topic is missing or was made again, or records were deleted too early.
-        BrokerError, DeliveryError: Kafka or the registry does not answer at the start, or with
-            `once`.
+        BrokerError, DeliveryError: With `once`, Kafka or the registry does not answer. Or it
+            refuses a request until a person has decided something.
         ConnectorError: A table was truncated, or a row lacks a value, and the settings of the
             source say to stop.
     """
@@ -63,7 +57,8 @@ def run_bridge(
     if of_stream.source is None:
         raise source_missing(of_stream.name)
     counts, until = BridgeCounts(), stop or threading.Event()
-    where, pauses = f"the bridge of stream {of_stream.name}", _Pauses()
+    where, has_begun = f"the bridge of stream {of_stream.name}", False
+    surroundings = Surroundings(where, until, on_event, fails_fast=once)
 
     def warn(code: str, text: str) -> None:
         on_event(warning(code, f"{where}: {text}", stream=of_stream.name))
@@ -71,40 +66,17 @@ def run_bridge(
     while not until.is_set():
         try:
             with BridgeSession(config, of_stream, counts, warn) as session:
-                if pauses.begin() and not once:
+                surroundings.are_there()
+                if not has_begun and not once:
                     text = f"{where} runs; stop with Ctrl-C or SIGTERM"
                     on_event(info("BRIDGE_RUNNING", text, stream=of_stream.name))
+                has_begun = True
                 session.run(until.is_set, once=once, skip=skip)
             break
         except (BrokerError, DeliveryError) as error:
-            if once or not pauses.has_begun:
+            if not surroundings.outlived(error):
                 raise
-            pause_s = pauses.next_s()
-            warn("BRIDGE_RETRIES", f"it begins again in {pause_s:g} s: {error}")
-            until.wait(pause_s)
     return counts
-
-
-class _Pauses:
-    """The pauses before the next session of a bridge. They grow, until a session was long enough.
-
-    `has_begun`: there was a session.
-    """
-
-    def __init__(self) -> None:
-        self.has_begun, self._began_at, self._next_s = False, 0.0, _FIRST_PAUSE_S
-
-    def begin(self) -> bool:
-        """Register that a session begins. Return whether it is the first one."""
-        is_first, self.has_begun = not self.has_begun, True
-        self._began_at = time.monotonic()
-        return is_first
-
-    def next_s(self) -> float:
-        if time.monotonic() - self._began_at > _LONG_ENOUGH_S:
-            self._began_at, self._next_s = time.monotonic(), _FIRST_PAUSE_S
-        pause_s, self._next_s = self._next_s, min(2 * self._next_s, _LONGEST_PAUSE_S)
-        return pause_s
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from connector import warehouse as paths
@@ -137,13 +138,13 @@ def _as_applied(
     config: ConnectorConfig, name: str, bound: int | None, on_event: OnEvent, *, allow_stale: bool
 ) -> TableRead | None:
     """The table without a JVM, if that will do (TBL-16)."""
-    from connector.lake.plain_table import open_table
+    from connector.lake.plain_table import newest_foreign, open_table
     from connector.lake.state_reader import logged_progress_of
 
     now = now_us()
     path = paths.table(warehouse_of(config), name)
     table = open_table(path, table=name)
-    check_owner(path, "table", name, table.stored)
+    check_owner(path, "table", name, table.stored, partial(newest_foreign, path))
     with reading(path):
         state = TableState.from_json(table.stored)
     logged = logged_progress_of(warehouse_of(config), config.tables[name].stream)

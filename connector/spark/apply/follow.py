@@ -49,8 +49,10 @@ class Definitions:
         declared: Mapping[str, TableDefinition],
         ports: DefinitionPorts,
         on_line: Callable[[str], None],
+        on_stopped: Callable[[str, ConnectorError], None] = lambda name, error: None,
     ) -> None:
         self._declared, self._ports, self._on_line = declared, ports, on_line
+        self._on_stopped = on_stopped
         self.refused: dict[str, ConfigError | TableError] = {}
         """The errors of the tables that are stopped."""
         self._published: dict[str, int] = {}
@@ -83,10 +85,8 @@ class Definitions:
             if wanted is not None:
                 wanted = self._wanted(table, name, overrides, newest_batch())
         except (ConfigError, TableError) as error:
-            last = self.refused.get(name)
             self.refused[name] = error
-            if last is None or last.problem != error.problem:
-                self._on_line(f"table {name} is stopped: {error.problem}. {error.remedy}")
+            self._on_stopped(name, error)
             return False
         self.refused.pop(name, None)
         if wanted is not None:
