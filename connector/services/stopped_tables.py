@@ -54,10 +54,9 @@ class StoppedTables:
             if problem == error.problem and now - said_at < _AGAIN_EVERY_S:
                 return
             self._said[name] = (error.problem, now)
-        good = error.fields.get("last_good")
-        if good is None:
-            good = _last_good(warehouse, name)
-        version = "" if good is None else f". Its last good version is {good}"
+        good, version = error.fields.get("last_good"), ""
+        if good is None and (good := _last_good(warehouse, name)) is not None:
+            version = f". Its last good version is {good}"
         text = f"table {name} is stopped, and the others go on: {error}{version}"
         fields = {**error.fields, "table": name, "error": error.code, "last_good": good}
         self._on_event(warning("TABLE_STOPPED", text, **fields))

@@ -20,6 +20,7 @@ from connector.spark.apply_loop import Applies, AtVersion, JobLog, Listener
 from connector.spark.cluster import OnLine, repeating
 from connector.spark.ingest.ingest import IngestPorts
 from connector.spark.open_tables import OpenTables, TablePorts
+from connector.spark.storage.delta_log import active
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.spark.storage.table import Table
 from connector.spark.stream_ingest import StreamIngest
@@ -79,11 +80,14 @@ class Pipeline:
         """Open a table, or create it. Before it is made, its base is checked: an error leaves no
         empty table.
         """
-        definition = self._config.tables[name]
+        with active(self._spark):  # no query has run in this thread yet
+            return self._opened(self._config.tables[name])
+
+    def _opened(self, definition: TableDefinition) -> Table:
         changelog = self._streams[definition.stream].changelog
         check_start(self._spark, self._config, definition, changelog)
         retention = self._config.streams[definition.stream].retention
-        folder = paths.table_folder(self._config.warehouse, name)
+        folder = paths.table_folder(self._config.warehouse, definition.name)
         table = Table(self._spark, folder, definition, retention=retention)
         if is_to_start(table, definition, changelog):
             self._copy_base(table, definition)

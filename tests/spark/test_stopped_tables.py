@@ -168,7 +168,8 @@ def test_a_table_that_goes_bad_during_a_run_goes_on_when_it_is_mended(
     """RUN-3, nothing_lost: it is named once however often it is tried, and goes on without a
     restart. A cut is recorded again only then, and a table that a rebuild replaced goes on at once.
     """
-    monkeypatch.setattr(open_tables, "_FIRST_PAUSE_S", 1.0)
+    for name in ("_FIRST_PAUSE_S", "_LONGEST_PAUSE_S"):
+        monkeypatch.setattr(open_tables, name, 1.0)
     history = History(str(live.warehouse))
     live.publish(account("a", 10, name="Ada"))
     heartbeat(live, 11)
