@@ -61,6 +61,11 @@ def err(message: str) -> None:
 
 def show_event(event: Event) -> None:
     err(f"warning: {event.text}" if event.level == "warning" else event.text)
+    if event.code == "TABLE_STOPPED":
+        from connector.cli.remedies import command_of
+
+        if (command := command_of(str(event.fields["error"]), event.fields)) is not None:
+            err(f"run: {command}")
 
 
 def out(line: str) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from connector.errors import ConnectorError, StaleTableError, TableError, WriterConflictError
+from connector.errors import StaleTableError, TableError, WriterConflictError
 
 
 def table_missing(path: str, table: str) -> TableError:
@@ -224,18 +222,8 @@ def commit_foreign(
     )
 
 
-def tables_stopped(errors: Mapping[str, ConnectorError]) -> ConnectorError:
-    """The error for tables that are stopped, each with its own error: that one, if it is alone."""
-    if len(errors) == 1:
-        return next(iter(errors.values()))
-    each = errors.items()
-    return TableError(
-        "TABLES_STOPPED",
-        f"{len(errors)} tables are stopped: {', '.join(errors)}",
-        "; ".join(f"{name}: {error.problem}" for name, error in each),
-        "; ".join(f"{name}: {error.remedy}" for name, error in each),
-        tables=tuple(errors),
-    )
+def tables_stopped(tables: str, causes: str, remedies: str) -> TableError:
+    return TableError("TABLES_STOPPED", f"Several tables are stopped: {tables}", causes, remedies)
 
 
 def columns_foreign(path: str, cause: str, otherwise: str) -> TableError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -102,7 +103,7 @@ def rows_in(batch: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def newest_stored(path: str) -> Mapping[str, Any] | None:
-    """The metadata in force at the newest commit of a Delta table. Empty: there is none. None:
+    """The metadata in force at the newest commit of a Delta table. Empty: no metadata is. None:
     there is no table. Raises `TableError` if it cannot be read, or only its log is missing.
     """
     delta = open_existing(path)
@@ -131,8 +132,22 @@ def newest_foreign(path: str) -> Foreign | None:
         return commits_of(delta).foreign(delta.version())
 
 
+def other_commits(path: str) -> tuple[str, ...]:
+    """The operations of other programs since the newest commit of lowmark, which changed no row.
+    Raises `TableError`.
+    """
+    delta = open_existing(path)
+    if delta is None:
+        return ()
+    with explaining(path, "read"):
+        commits = commits_of(delta).back_from(delta.version())
+        others = takewhile(lambda commit: not commit.is_own, commits)
+        operations = [commit.operation for commit in others]
+    return tuple(reversed(operations))
+
+
 def newest_own_version(path: str) -> int | None:
-    """The newest version that lowmark committed. None: there is none. Raises `TableError`."""
+    """The newest version that lowmark committed. None: it committed nothing. Raises `TableError`."""
     delta = open_existing(path)
     if delta is None:
         return None

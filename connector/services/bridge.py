@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
     from connector.kafka.bridge.session import BridgeCounts
 
+
 def run_bridge(
     config: ConnectorConfig,
     stream: str | None = None,

@@ -19,7 +19,6 @@ from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.ledger import LetterState
 from connector.errors import BrokerError, ConfigError, ConnectorError, TableError, TopicError
 from connector.errors.settings import setting_missing
-from connector.errors.tables import tables_stopped
 from connector.records.views import view_of_time
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.events import OnEvent, info, log_event, warning
@@ -27,7 +26,7 @@ from connector.services.load_config import who
 from connector.services.local_spark import session_of
 from connector.services.reload import READ_EVERY_S, ConfigFile, Reloads, with_sources
 from connector.services.source_tables import SourceTables, follows_sources
-from connector.services.stopped_tables import StoppedTables
+from connector.services.stopped_tables import StoppedTables, error_of
 from connector.services.surroundings import Surroundings, is_away
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
 from connector.state.incomplete_transactions import ReleaseTransaction
@@ -213,8 +212,8 @@ class _Run:
             return
         if self.stop.is_set():
             self.on_event(info("STOPPED", "stopped: every batch that began has ended"))
-        if self.stopped:
-            raise tables_stopped(self.stopped)
+        if (error_at_end := error_of(self.stopped)) is not None:
+            raise error_at_end
 
     def _ports(self, stack: ExitStack) -> dict[str, IngestPorts]:
         """Kafka and the registry of each stream. Raises `BrokerError` if one does not answer."""

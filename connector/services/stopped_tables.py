@@ -1,4 +1,4 @@
-"""The tables of a pipeline that are stopped: what is said about them, and the error at the end
+"""The tables of a pipeline that are stopped: the warnings about them, and the error at the end
 (RUN-3).
 """
 
@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from connector import warehouse as paths
 from connector.errors import ConnectorError, TableError
+from connector.errors.tables import tables_stopped
 from connector.services.events import OnEvent, info, warning
 from connector.services.warehouses import check_logs, naming_damage, warehouse_of
 
@@ -27,7 +28,7 @@ class StoppedTables:
 
     def __init__(self, on_event: OnEvent) -> None:
         self._on_event, self._lock = on_event, threading.Lock()
-        self._said: dict[str, tuple[str, float]] = {}
+        self._warned: dict[str, tuple[str, float]] = {}
 
     def ports(self, config: ConnectorConfig) -> TablePorts:
         from connector.spark.open_tables import TablePorts
@@ -43,17 +44,17 @@ class StoppedTables:
                 yield
 
         def on_stopped(name: str, error: ConnectorError) -> None:
-            self._say(warehouse_of(config), name, error)
+            self._warn(warehouse_of(config), name, error)
 
         return TablePorts(opening, applying, on_stopped, self._goes_on)
 
-    def _say(self, warehouse: str, name: str, error: ConnectorError) -> None:
+    def _warn(self, warehouse: str, name: str, error: ConnectorError) -> None:
         with self._lock:
-            problem, said_at = self._said.get(name, ("", 0.0))
+            problem, warned_at = self._warned.get(name, ("", 0.0))
             now = time.monotonic()
-            if problem == error.problem and now - said_at < _AGAIN_EVERY_S:
+            if problem == error.problem and now - warned_at < _AGAIN_EVERY_S:
                 return
-            self._said[name] = (error.problem, now)
+            self._warned[name] = (error.problem, now)
         good, version = error.fields.get("last_good"), ""
         if good is None and (good := _last_good(warehouse, name)) is not None:
             version = f". Its last good version is {good}"
@@ -63,8 +64,19 @@ class StoppedTables:
 
     def _goes_on(self, name: str) -> None:
         with self._lock:
-            self._said.pop(name, None)
+            self._warned.pop(name, None)
         self._on_event(info("TABLE_GOES_ON", f"table {name} goes on", table=name))
+
+
+def error_of(stopped: Mapping[str, ConnectorError]) -> ConnectorError | None:
+    """The error at the end of a run: that of a table, or one that names several. None: no table is
+    stopped.
+    """
+    if len(stopped) < 2:
+        return next(iter(stopped.values()), None)
+    causes = "; ".join(f"{name}: {error.problem}" for name, error in stopped.items())
+    remedies = "; ".join(f"{name}: {error.remedy}" for name, error in stopped.items())
+    return tables_stopped(", ".join(stopped), causes, remedies)
 
 
 def _last_good(warehouse: str, name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""What a long-running process waits for: Kafka, a schema registry, an object store (RUN-2)."""
+"""The wait of a long-running process for Kafka, a schema registry or an object store (RUN-2)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Surroundings:
         self._fails_fast = fails_fast
         self.away: ConnectorError | None = None
         """The error of what does not answer now. None: all answer."""
-        self._since = self._said_at = self._began_at = 0.0
+        self._since = self._warned_at = self._began_at = 0.0
         self._next_s = _FIRST_PAUSE_S
 
     def outlived(self, error: BaseException) -> bool:
@@ -58,12 +58,12 @@ class Surroundings:
             return False
         now = time.monotonic()
         if self.away is None:
-            self._since, self._said_at = now, float("-inf")
+            self._since, self._warned_at = now, float("-inf")
             if now - self._began_at > _LONG_ENOUGH_S:
                 self._next_s = _FIRST_PAUSE_S
         self.away = error
-        if now - self._said_at >= _AGAIN_EVERY_S:
-            self._said_at = now
+        if now - self._warned_at >= _AGAIN_EVERY_S:
+            self._warned_at = now
             since = f", since {duration(now - self._since)}" if now > self._since else ""
             text = f"{self._who} waits{since}, and goes on by itself: {error}"
             self._on_event(warning("WAITING", text, error=error.code))

@@ -44,6 +44,9 @@ class TablePorts:
     on_going_on: Callable[[str], None] = lambda name: None
 
 
+NO_PORTS: Final = TablePorts()
+
+
 class OpenTables:
     """The tables that `open_table` opens by name. One thread at a time may use one of them; several
     threads may use different ones.

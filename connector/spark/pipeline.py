@@ -19,7 +19,7 @@ from connector.spark.apply.base import check_start, copy_base, is_to_start
 from connector.spark.apply_loop import Applies, AtVersion, JobLog, Listener
 from connector.spark.cluster import OnLine, repeating
 from connector.spark.ingest.ingest import IngestPorts
-from connector.spark.open_tables import OpenTables, TablePorts
+from connector.spark.open_tables import NO_PORTS, OpenTables, TablePorts
 from connector.spark.storage.delta_log import active
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.spark.storage.table import Table
@@ -47,7 +47,7 @@ class Pipeline:
         merge_few: MergeFew | None = None,
         on_line: OnLine = lambda line: None,
         on_step: Callable[[str], None] = lambda step: None,
-        table_ports: TablePorts = TablePorts(),
+        table_ports: TablePorts = NO_PORTS,
     ) -> None:
         self._spark, self._config, self._ports = spark, config, ports
         self._job_log = job_log

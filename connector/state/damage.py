@@ -23,6 +23,7 @@ from connector.errors.tables import (
 from connector.state.log_damage import LogDamage
 from connector.state.store_errors import store_error
 
+
 class Foreign(NamedTuple):
     """The newest commit of another program that changed rows, as text, and the last good version
     before it. None: it is not known.

@@ -1,9 +1,9 @@
 """Which commits of other programs change no row (RUN-3).
 
-Theory. A lake's maintenance replaces files (OPTIMIZE), removes old ones (VACUUM), or sets a property
-of a table. Delta marks each added and removed file of such a commit with `dataChange` false. Then
-the rows and their internal columns are those before it, and so is the state of the table. Every
-other commit adds, changes or removes rows, or changes how rows are stored.
+Theory. A lake's maintenance replaces files (OPTIMIZE), removes old ones (VACUUM), or sets a
+property of a table. Delta marks each added and removed file of such a commit with `dataChange`
+false. Then the rows and their internal columns are those before it, and so is the state of the
+table. Every other commit adds, changes or removes rows, or changes how rows are stored.
 
 The form of a table is its columns, its partition columns, its features, and the properties of
 lowmark. A commit may write all of it again. It changes nothing if each of these is as before.
@@ -68,19 +68,19 @@ class TableForm:
     @classmethod
     def from_actions(cls, actions: Sequence[Mapping[str, Any]]) -> Self:
         given = {kind: action[kind] for action in actions for kind in action}
-        return cls._of(given.get("metaData"), given.get("protocol"))
+        return cls._from_parts(given.get("metaData"), given.get("protocol"))
 
     @classmethod
     def from_checksum(cls, content: str | bytes | None) -> Self:
         """The form in the file beside a commit. A file that cannot be read has none."""
         try:
             checksum = json.loads(content or "{}")
-            return cls._of(checksum.get("metadata"), checksum.get("protocol"))
+            return cls._from_parts(checksum.get("metadata"), checksum.get("protocol"))
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             return cls()
 
     @classmethod
-    def _of(
+    def _from_parts(
         cls, metadata: Mapping[str, Any] | None, protocol: Mapping[str, Any] | None
     ) -> Self:
         return cls(

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from connector import warehouse as paths
 from connector.errors import TableError
 from connector.lake.audit import open_logged
+from connector.lake.plain_table import other_commits
 from connector.lake.state_reader import logged_progress_of, table_state_of
 from connector.records.model import DeleteFamily
 from connector.spark.reader import read_table
@@ -111,6 +112,9 @@ def test_lowmark_and_its_readers_go_on_behind_the_maintenance_of_others(
     logged = open_logged(warehouse, "s")
     assert logged is not None
     assert logged.foreign_commits == 0
+    for path in folders(stream):
+        operations = other_commits(path)
+        assert operations[-1] == "VACUUM END"
 
     for number, table in enumerate((going_on, stream.table())):
         at = 300 + 10 * number

@@ -97,7 +97,7 @@ class DeltaLog(Commits):
         return following
 
     def newest_stored(self) -> Mapping[str, Any] | None:
-        """The metadata in force at the newest commit. Empty: there is none. None: there is no
+        """The metadata in force at the newest commit. Empty: no metadata is. None: there is no
         table. Raises `TableError` if it is damaged, or only the log is missing.
         """
         commit = self.newest()

@@ -58,7 +58,7 @@ def waiting(events: list[Event], *, fails_fast: bool = False) -> Surroundings:
 
 
 @pytest.mark.parametrize("error", AWAY, ids=lambda error: error.code)
-def test_what_may_come_back_is_waited_for(error: ConnectorError) -> None:
+def test_an_outage_is_waited_for(error: ConnectorError) -> None:
     assert is_away(error)
     events = list[Event]()
     assert waiting(events).outlived(error)
@@ -67,7 +67,7 @@ def test_what_may_come_back_is_waited_for(error: ConnectorError) -> None:
 
 
 @pytest.mark.parametrize("error", DECIDED, ids=lambda error: error.code)
-def test_what_a_person_must_decide_is_not_waited_for(error: ConnectorError) -> None:
+def test_a_decision_of_a_person_is_not_waited_for(error: ConnectorError) -> None:
     events = list[Event]()
     assert not waiting(events).outlived(error)
     with pytest.raises(type(error)):
@@ -109,4 +109,3 @@ def raising(error: ConnectorError) -> Callable[[], str]:
         raise error
 
     return act
-
