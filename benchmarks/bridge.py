@@ -41,7 +41,17 @@ from connector.sources.model import ForeignRecord, Released, Row
 from connector.sources.records import AvroFormat, JsonFormat
 from connector.sources.tables import KnownTables
 from connector.tables.definition import TableDefinition
-from tests.foreign_records import LSN, TIME, Registry, Typed, Writer, decimal, number, text
+from tests.foreign_records import (
+    LSN,
+    TIME,
+    Registry,
+    Typed,
+    Writer,
+    decimal,
+    definition_of,
+    number,
+    text,
+)
 
 ROUNDS = 5
 KAFKA_PARTITIONS = 4
@@ -97,7 +107,7 @@ def reading(format_: str, registry: Registry, first: ForeignRecord) -> Reading:
     read = AvroFormat(registry.schema_of) if format_ == "avro" else JsonFormat()
     decoder = DebeziumDecoder(read, tables)
     assert isinstance(decoder.decode(first), Row)
-    return decoder, {name: table.definition("c", "s") for name, table in tables.tables.items()}
+    return decoder, {name: definition_of(table) for name, table in tables.tables.items()}
 
 
 def changes(

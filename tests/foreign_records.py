@@ -12,10 +12,20 @@ from typing import Any
 
 import fastavro
 
+from connector.config.parse import parse_tables
+from connector.config.settings import StreamConfig
+from connector.sources.columns import SourceTable
 from connector.sources.model import ForeignRecord
+from connector.tables.definition import TableDefinition
 
 TIME = 1_764_000_000_000_000
 LSN = 24_023_136
+
+
+def definition_of(table: SourceTable, name: str = "t", stream: str = "s") -> TableDefinition:
+    """The definition of a table of a stream with the columns of its source."""
+    section = {**table.section(), "stream": stream}
+    return parse_tables({name: section}, {stream: StreamConfig(name=stream, topic=stream)})[name]
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ COMMANDS: Final = {
         "List, explain, repair and replay rejected records.",
     ),
     "explain": ("connector.cli.explain:command", "Explain why a row is as it is."),
+    "export": ("connector.cli.copies:export", "Write the rows of a table to a file."),
     "load": ("connector.cli.load:command", "Load existing rows into a table, all at once."),
     "partitions": (
         "connector.cli.streams:partitions",
@@ -49,6 +50,10 @@ COMMANDS: Final = {
     ),
     "publish": ("connector.cli.publish:command", "Publish changes from JSON, one object per line."),
     "read": ("connector.cli.read:command", "Read a table."),
+    "reconcile": (
+        "connector.cli.copies:reconcile",
+        "Compare a table with a copy of its rows.",
+    ),
     "run": ("connector.cli.run:run_command", "Ingest all streams and apply them to their tables."),
     "status": (
         "connector.cli.status:command",

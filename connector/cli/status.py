@@ -25,6 +25,8 @@ from connector.text import FEW, counted, duration, summarize_names
 from connector.watermarks.frontier import Stall
 
 WATCH_EVERY_S: Final = 2.0
+_READING_S: Final = 10.0
+"""The pipeline goes on while the command reads, so a job may end this much after its start."""
 
 
 @click.command()
@@ -297,4 +299,6 @@ def _last_heartbeat(stall: Stall, now: int) -> str:
 
 def _ago(now: int, then: int) -> str:
     seconds = (now - then) / 1_000_000
-    return f"{duration(seconds)} ago" if seconds >= 0 else f"{duration(-seconds)} in the future"
+    if seconds < -_READING_S:
+        return f"{duration(-seconds)} in the future"
+    return f"{duration(max(0, seconds))} ago"

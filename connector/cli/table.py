@@ -13,9 +13,10 @@ from connector.cli.terminal import console, err, escaped, out, show_event
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_stream, find_table
 from connector.records.json_view import to_line
-from connector.records.views import view_of_time
+from connector.records.views import view, view_of_time
 from connector.services import tables
 from connector.services.alter import AlterReport, alter_table, publish_table
+from connector.services.drop_table import drop_table, orphaned_tables
 from connector.sources.columns import table_name
 from connector.sources.define import tables_of, toml_of
 from connector.state.jobs import MAINTENANCE, Job, recommended_bound_s
@@ -31,7 +32,7 @@ PACE = "apply_every"
 
 @click.group()
 def command() -> None:
-    """Show the jobs of a table; set its staleness bound; change its columns; rebuild it."""
+    """Show the jobs of a table; set its bound; change its columns; rebuild it; drop it."""
 
 
 @command.command()
@@ -95,6 +96,34 @@ def _print(jobs: list[Job]) -> None:
             escaped(job.error),
         )
     console().print(shown)
+
+
+@command.command()
+@click.argument("name", metavar="[NAME]", required=False)
+@json_option("Print one JSON object per line for each table without a section.")
+@click.pass_context
+def drop(ctx: click.Context, name: str | None, *, as_json: bool) -> None:
+    """Delete table NAME, which the configuration does not have any more. Without NAME: list the
+    tables of the warehouse that have no section.
+
+    The changelog keeps the changes. If you add the table to the configuration again, it is made
+    from them.
+    """
+    config = config_of(ctx)
+    if name is not None:
+        dropped = drop_table(config, name)
+        err(f"{escaped(name)}: {counted(dropped.files, 'file')} deleted, {dropped.bytes:,} bytes")
+        return
+    orphans = orphaned_tables(config)
+    if as_json:
+        for orphan in orphans:
+            out(to_line(view(orphan)))
+    elif orphans:
+        shown = empty_table("table", "files", "bytes", right=frozenset({"files", "bytes"}))
+        for orphan in orphans:
+            shown.add_row(escaped(orphan.name), f"{orphan.files:,}", f"{orphan.bytes:,}")
+        console().print(shown)
+    err(f"{counted(len(orphans), 'table')} without a section of the configuration")
 
 
 @command.command("set")

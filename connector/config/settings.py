@@ -284,6 +284,11 @@ def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
         raise argument_invalid("table", name, "the name of a table")
     if (table := config.tables.get(name)) is not None:
         return table
-    remedy = nearest(name, config.tables)
-    remedy = remedy or f"add a section [tables.{name}] to the configuration"
+    remedy = f"add a section [tables.{name}] to the configuration"
+    if any(s.source is not None and s.source.follows_tables for s in config.streams.values()):
+        remedy = (
+            "a table of a source needs a primary key there and at least one row. It is known as"
+            " soon as connector bridge and connector run have read a row"
+        )
+    remedy = nearest(name, config.tables) or remedy
     raise table_unknown(name, one_of(config.tables), remedy)

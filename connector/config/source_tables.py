@@ -16,7 +16,7 @@ from connector.config.parse import parse_tables
 from connector.config.settings import ConnectorConfig, SourceConfig, StreamConfig
 from connector.errors import ConfigError
 from connector.errors.settings import setting_invalid
-from connector.sources.columns import SourceTable
+from connector.sources.columns import FAMILY, SourceTable
 from connector.tables.published import DAMAGES
 
 _COLUMNS: Final = "columns"
@@ -43,32 +43,20 @@ class FollowedTable:
 
     @staticmethod
     def from_value(value: bytes | str) -> FollowedTable:
-        """Return the table of a value. Raises `ValueError` if it is not such a value."""
+        """Return the table of a value that any program may have written. Raises `ValueError` if no
+        bridge makes such a value.
+        """
         try:
             stored = json.loads(value)
-            section = dict(stored["section"])
+            name, section = str(stored["name"]), dict(stored["section"])
             fields = tuple(str(field) for field in stored["with_default"])
-            if not isinstance(section.get("source"), str):
-                raise ValueError("its section has no source")
-            return FollowedTable(str(stored["name"]), section, fields)
-        except DAMAGES as error:
-            raise ValueError(str(error)) from None
-
-    @staticmethod
-    def from_record(value: bytes) -> FollowedTable:
-        """As `from_value`, for a value that any program may have written: the section must be one
-        that a bridge makes.
-        """
-        table = FollowedTable.from_value(value.decode())
-        try:
-            SourceTable.from_section(table.section).definition(table.name, "s")
+            SourceTable.from_section(section)
             parse_tables(
-                {table.name: {**table.section, "stream": "s"}},
-                {"s": StreamConfig(name="s", topic="s")},
+                {name: {**section, "stream": "s"}}, {"s": StreamConfig(name="s", topic="s")}
             )
         except (*DAMAGES, ConfigError) as error:
             raise ValueError(str(error)) from None
-        return table
+        return FollowedTable(name, section, fields)
 
 
 def with_source_tables(
@@ -109,12 +97,16 @@ def _merged(
         }
         # A source may feed several tables. Without a section, it feeds the one of its own name.
         for other, own in (given or {name: {}}).items():
-            columns = _columns(section.get(_COLUMNS, ()), own.get(_COLUMNS, ()))
+            family = {**section, **own}.get("presence_family", FAMILY)
+            columns = _columns(section.get(_COLUMNS, ()), own.get(_COLUMNS, ()), family)
             yield other, {**section, **own, "stream": stream, _COLUMNS: columns}
 
 
-def _columns(of_source: Any, own: Any) -> list[Any]:
-    """The columns of the source with those of the user in their places, then the others."""
+def _columns(of_source: Any, own: Any, family: object) -> list[Any]:
+    """The columns of the source with those of the user in their places, then the others.
+
+    Without a schema, the source may show these later, in this family. One without a type waits.
+    """
     if not isinstance(own, list | tuple) or not all(isinstance(column, Mapping) for column in own):
         return own  # type: ignore[no-any-return]  # a fault that the parser reports
     left = list(own)
@@ -124,7 +116,9 @@ def _columns(of_source: Any, own: Any) -> list[Any]:
         if override is not None:
             left.remove(override)
         columns.append({**column, **(override or {})})
-    return columns + left
+    has_schema = any("on_unreadable" not in column for column in of_source)
+    left = [column for column in left if has_schema or "type" in column]
+    return columns + [{"family": family, **column} for column in left]
 
 
 def _is_same_cell(column: Mapping[str, object], given: Mapping[str, object]) -> bool:

@@ -12,9 +12,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from connector.dead_letters.envelope import DeadLetter
-from connector.records.rejection import Headers, Reason
-from connector.validation import KafkaRecord
+from connector.records.rejection import Headers
 
 ORDER_HEADER: Final = "connector.source.order"
 """The header of a letter with its place:
@@ -50,31 +48,6 @@ class AssignedOrder:
                     return None
                 return cls(commit_timestamp, tie_breaker, count, transaction)
         return None
-
-
-def bridge_letter(
-    record: KafkaRecord, rule: str, detail: str, order: AssignedOrder, *, now: int
-) -> DeadLetter:
-    """Return the dead letter of a foreign record.
-
-    Args:
-        record: The record. Its headers are those that its change would have.
-        rule: A word for the fault.
-        detail: The fault.
-        order: The place of its row.
-        now: The time of the failure (µs).
-    """
-    return DeadLetter(
-        position=record.position,
-        key=record.key,
-        value=record.value,
-        headers=(*record.headers, (ORDER_HEADER, str(order).encode())),
-        reason=Reason.UNREADABLE_SOURCE,
-        rule=rule,
-        detail=detail,
-        first_failed_at=now,
-        record_timestamp=record.record_timestamp,
-    )
 
 
 def document_of(value: bytes | None) -> Any:

@@ -13,6 +13,12 @@ _BACKFILL = (
     " beginning of the topic"
 )
 
+_SOURCE_AGAIN = (
+    "Let the source send all rows again, for example by a snapshot of Debezium. Name a new change"
+    " topic for the stream, so that the bridge begins again, and move the folders of the stream and"
+    " of its tables away"
+)
+
 
 def broker_unreachable(servers: str, cause: str, port: str | None = None) -> BrokerError:
     """`port` is that of a broker on this machine."""
@@ -118,8 +124,67 @@ def source_topic_replaced(topic: str, stored_id: str, topic_id: str) -> TopicErr
         f"The source topic {topic} is not the topic that the bridge has read",
         f"It was deleted and created again: its id was {stored_id} and is {topic_id}. Records that"
         " the bridge had not read are gone",
-        "Let the source send all rows again, for example by a snapshot of Debezium. Then name a new"
-        " change topic for the stream, so that the bridge begins again, and rebuild its tables",
+        _SOURCE_AGAIN,
+        topic=topic,
+    )
+
+
+def source_records_deleted(
+    topic: str, kafka_partition: int, position: int, first: int, end: int
+) -> TopicError:
+    return TopicError(
+        "RECORDS_DELETED",
+        f"The bridge cannot continue in {topic}: Kafka partition {kafka_partition} has the offsets"
+        f" {first} to {end}, and its position is {position}",
+        "Retention or another program deleted records that the bridge had not read, or the brokers"
+        " lost records that it had",
+        _SOURCE_AGAIN,
+        topic=topic,
+    )
+
+
+def source_position_missing(topic: str) -> TopicError:
+    return TopicError(
+        "RESUME_TOKEN_MISSING",
+        f"{topic} has no position of its bridge",
+        "Retention has deleted its first records, and no heartbeat of a bridge is left. The bridge"
+        " did not run for longer than the retention, or another program has used the topic",
+        _SOURCE_AGAIN,
+        topic=topic,
+    )
+
+
+def source_transactions_split(topic: str, kafka_partitions: int) -> TopicError:
+    return TopicError(
+        "SOURCE_TRANSACTIONS_SPLIT",
+        f"The topic of transactions {topic} has {kafka_partitions} Kafka partitions",
+        "The ends of transactions have an order, so they must be in one Kafka partition. With"
+        " several, a cut could have the later of two transactions only",
+        "Let Debezium write them to another topic with one Kafka partition: set topic.transaction"
+        " and topic.creation.….partitions = 1, and name it in transactions of the source. If the"
+        f" bridge has run before: {_SOURCE_AGAIN}",
+        topic=topic,
+    )
+
+
+def source_too_wide(topic: str, kafka_partitions: int, size: int, allowed: int) -> TopicError:
+    return TopicError(
+        "SOURCE_TOO_WIDE",
+        f"The source of {topic} has too many Kafka partitions: {kafka_partitions:,}",
+        f"The position of its bridge has {size:,} bytes, and a resume token has at most"
+        f" {allowed:,}",
+        "Publish some of its topics as another stream, with a change topic and a bridge of its own."
+        f" Or let the source write to topics with fewer Kafka partitions. {_SOURCE_AGAIN}",
+        topic=topic,
+    )
+
+
+def dead_letter_too_large(topic: str, size: int, remedy_bytes: int) -> TopicError:
+    return TopicError(
+        "TOPIC_UNSUITABLE",
+        f"A dead letter of {size:,} bytes is too large for {topic}",
+        "The record that failed is larger than a record of the change topic can be",
+        f"Set max.message.bytes={remedy_bytes} on {topic}",
         topic=topic,
     )
 

@@ -61,6 +61,16 @@ def taken_over(name: str, topic: str, cause: str, outcome: str = "") -> WriterCo
     )
 
 
+def bridge_taken_over(topic: str) -> WriterConflictError:
+    return WriterConflictError(
+        "BRIDGE_TAKEN_OVER",
+        f"Another bridge publishes to {topic} now",
+        "It began later than this one, and goes on. Nothing is lost",
+        "Run the bridge of a stream once. If the other one is gone, start this one again",
+        topic=topic,
+    )
+
+
 def heartbeat_undelivered(
     topic: str, stream_partition: str, timestamp: str, cause: str
 ) -> DeliveryError:

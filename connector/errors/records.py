@@ -21,6 +21,15 @@ def file_unreadable(
     return ConnectorError("FILE_UNREADABLE", f"{path} cannot be read", cause, remedy, path=path)
 
 
+def file_format_unknown(path: str, cause: str, formats: str) -> ConnectorError:
+    return file_unreadable(path, cause, f"Name the format: one of {formats}")
+
+
+def file_unwritable(path: str, cause: str) -> ConnectorError:
+    remedy = "Name a file in a folder in which you can write, with enough free space"
+    return ConnectorError("FILE_UNWRITABLE", f"{path} cannot be written", cause, remedy, path=path)
+
+
 def file_malformed(path: str, location: str, cause: str) -> ConnectorError:
     return ConnectorError(
         "FILE_INVALID",
@@ -49,6 +58,16 @@ def file_columns_unsuitable(path: str, problem: str, cause: str) -> ConnectorErr
         cause,
         "Export the rows with the column names and the types of the table",
         path=path,
+    )
+
+
+def row_not_comparable(where: str, column: str, cause: str) -> ConnectorError:
+    column = f", column {column}" if column else ""
+    return ConnectorError(
+        "FILE_INVALID",
+        f"{where}{column}: the table cannot have such a row",
+        cause,
+        "Correct the row in the copy, or leave it out, and compare again",
     )
 
 

@@ -104,6 +104,17 @@ def stream_unknown(stream: str | None, streams: str, remedy: str) -> ConfigError
     )
 
 
+def table_configured(table: str) -> ConfigError:
+    return ConfigError(
+        "TABLE_CONFIGURED",
+        f"Table {table} cannot be dropped",
+        "The configuration has it, so a pipeline would make it again",
+        f"Remove the section [tables.{table}], and wait until the pipeline has taken the new"
+        " configuration. Then drop the table",
+        table=table,
+    )
+
+
 def table_unknown(table: str, tables: str, remedy: str) -> ConfigError:
     return ConfigError(
         "TABLE_UNKNOWN",

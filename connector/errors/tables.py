@@ -105,6 +105,16 @@ def table_unreadable(table: str, cause: str) -> TableError:
     )
 
 
+def table_undeletable(table: str, cause: str) -> TableError:
+    return TableError(
+        "TABLE_UNDELETABLE",
+        f"Table {table} could not be deleted",
+        cause,
+        "Remove the cause and drop the table again. Some of its files may be gone already",
+        table=table,
+    )
+
+
 def files_unreadable(path: str, use: str, cause: str, otherwise: str) -> TableError:
     return TableError(
         "TABLE_UNREADABLE",

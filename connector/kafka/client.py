@@ -187,15 +187,15 @@ _Client = TypeVar("_Client")
 _Result = TypeVar("_Result")
 
 
+UNREACHABLE_AFTER_S: Final = 30.0
+
+
 class LastError:
     """An `error_cb` that stores the last error of the client, for the text of a `BrokerError`."""
 
     def __init__(self) -> None:
-        self.text = ""
-        self.all_down = False
+        self.clear()
         self.fatal: KafkaError | None = None
-        self.is_closed_at_once = False
-        """Whether brokers close new connections without an answer. The client only logs this."""
 
     def __call__(self, error: KafkaError) -> None:
         if error.fatal():
@@ -212,7 +212,25 @@ class LastError:
         log.log(level, text, *values)
 
     def clear(self) -> None:
+        """Forget the error: a broker has answered now.
+
+        `is_closed_at_once`: brokers close new connections without an answer. The client only logs
+        this.
+        """
         self.text, self.all_down, self.is_closed_at_once = "", False, False
+        self.answered_at = time.monotonic()
+
+    def check_reachable(self, consumer: Consumer, kafka: KafkaConfig) -> None:
+        """Raise `BrokerError` if no broker has answered a consumer for 30 s, and none does now."""
+        if not self.all_down or time.monotonic() - self.answered_at < UNREACHABLE_AFTER_S:
+            return
+        last_error = self.text
+        try:
+            # The client does not report when a broker is back, so ask.
+            consumer.list_topics(timeout=REACH_TIMEOUT_S)
+        except KafkaException as error:
+            raise unreachable(kafka, last_error or error.args[0].str()) from error
+        self.clear()
 
 
 class SafeProducer(Producer):

@@ -16,9 +16,9 @@ from connector.errors import TopicError
 from connector.errors.kafka import definition_of_another_table, record_unreadable
 from connector.errors.producers import records_undelivered
 from connector.kafka import client, topics
-from connector.kafka.client import records_between
+from connector.kafka.client import record_of, records_between
 from connector.kafka.sending import SendError, SendQueue, text_of
-from connector.tables.published import SOURCE_PREFIX, PublishedTable, tables_topic
+from connector.tables.published import BRIDGE_KEY, SOURCE_PREFIX, PublishedTable, tables_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -62,27 +62,27 @@ def _log(error: TopicError) -> None:
 def _read(
     kafka: KafkaConfig, facts: topics.TopicFacts, on_unreadable: OnUnreadable
 ) -> dict[str, PublishedTable]:
-    records = [
-        (key.decode(errors="replace"), record.value or b"", record.position.offset)
-        for key, record in _newest(kafka, facts).items()
-        if not key.startswith(SOURCE_PREFIX.encode())
-    ]
+    newest = _newest(kafka, facts).items()
+    of_bridges = SOURCE_PREFIX.encode(), BRIDGE_KEY.encode()
+    records = [record for key, record in newest if not key.startswith(of_bridges)]
     return _readable(facts.topic, records, PublishedTable.from_value, on_unreadable)
 
 
 def _readable(
     topic: str,
-    records: Iterable[tuple[str, bytes, int]],
+    records: Iterable[KafkaRecord],
     read: Callable[[bytes], _Read],
     on_unreadable: OnUnreadable,
 ) -> dict[str, _Read]:
-    """Read the values of records by their keys. `records` has the offset of each."""
+    """Read the values of records by their keys."""
     readable: dict[str, _Read] = {}
-    for key, value, offset in records:
+    for record in records:
+        key = (record.key or b"").decode(errors="replace")
         try:
-            readable[key] = read(value)
+            readable[key] = read(record.value or b"")
         except ValueError as error:
-            on_unreadable(record_unreadable(topic, f"{offset} (key {key!r})", str(error)))
+            name = f"{record.position.offset} (key {key!r})"
+            on_unreadable(record_unreadable(topic, name, str(error)))
     return readable
 
 
@@ -116,18 +116,14 @@ def source_tables(
         if error.code != "TOPIC_MISSING":
             raise
         return {}
-    records = [
-        (key.decode(errors="replace"), record.value or b"", record.position.offset)
-        for key, record in _newest(kafka, facts).items()
-        if key.startswith(SOURCE_PREFIX.encode())
-    ]
-    return _of_sources(facts.topic, records, on_unreadable)
+    return _of_sources(facts.topic, _newest(kafka, facts), on_unreadable)
 
 
 def _of_sources(
-    topic: str, records: Iterable[tuple[str, bytes, int]], on_unreadable: OnUnreadable
+    topic: str, newest: Mapping[bytes, KafkaRecord], on_unreadable: OnUnreadable
 ) -> dict[str, FollowedTable]:
-    tables = _readable(topic, records, FollowedTable.from_record, on_unreadable)
+    records = [r for key, r in newest.items() if key.startswith(SOURCE_PREFIX.encode())]
+    tables = _readable(topic, records, FollowedTable.from_value, on_unreadable)
     return {key.removeprefix(SOURCE_PREFIX): table for key, table in tables.items()}
 
 
@@ -141,7 +137,7 @@ class SourceTablesWatch:
     def __init__(self, kafka: KafkaConfig, topic: str, on_unreadable: OnUnreadable) -> None:
         facts = topics.create_tables_topic(kafka, topic)
         topics.check_compacted(facts)
-        self._topic, self._on_unreadable = facts.topic, on_unreadable
+        self._facts, self._on_unreadable = facts, on_unreadable
         # Nothing is reported here: `newest` reads these records again.
         self._tables = source_tables(kafka, topic, lambda error: None)
         self._client = client.consumer(kafka, client.LastError(), {"group.id": client.READER})
@@ -150,14 +146,13 @@ class SourceTablesWatch:
 
     def newest(self) -> dict[str, FollowedTable]:
         """Return the tables that were not returned before. It does not wait."""
-        records: dict[str, tuple[str, bytes, int]] = {}
+        records: dict[bytes, KafkaRecord] = {}
         for message in self._client.consume(1_000, 0):
-            key, value, offset = message.key(), message.value(), message.offset()
-            if message.error() is None and key and value and offset is not None:
-                name = bytes(key).decode(errors="replace")
-                if name.startswith(SOURCE_PREFIX):
-                    records[name] = (name, bytes(value), offset)
-        newest = _of_sources(self._topic, records.values(), self._on_unreadable)
+            if message.error() is None:
+                record = record_of(message, self._facts.topic, self._facts.topic_id)
+                if record.value:
+                    records[record.key or b""] = record
+        newest = _of_sources(self._facts.topic, records, self._on_unreadable)
         tables, self._tables = self._tables | newest, {}
         return tables
 
@@ -175,6 +170,13 @@ def publish_source_tables(kafka: KafkaConfig, topic: str, tables: Mapping[str, b
     facts = topics.create_tables_topic(kafka, topic)
     topics.check_compacted(facts)
     _send(kafka, facts, {f"{SOURCE_PREFIX}{table}": value for table, value in tables.items()})
+
+
+def publish_claim(kafka: KafkaConfig, topic: str, claim: bytes) -> None:
+    """Publish the claim of a bridge on a change topic. Raises as `publish_source_tables` does."""
+    facts = topics.create_tables_topic(kafka, topic)
+    topics.check_compacted(facts)
+    _send(kafka, facts, {BRIDGE_KEY: claim})
 
 
 def publish_tables(

@@ -71,8 +71,8 @@ _is_topic_name: Final = re.compile(r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,249}").fullmat
 """Kafka's rule. librdkafka ends the process for some other names."""
 
 _ASK_TIMEOUT_S: Final = 15.0
-_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,19 +366,19 @@ def end_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
     """Return, by Kafka partition, the offset after the last record that a reader of committed
     transactions can see.
     """
-    return _offsets(client.admin(kafka), kafka, facts, _LATEST)
+    return _offsets(client.admin(kafka), kafka, facts, LATEST)
 
 
 def high_watermarks(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
     """Return, by Kafka partition, the offset after the last record, including open and aborted
     transactions.
     """
-    return _offsets(client.admin(kafka), kafka, facts, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+    return _offsets(client.admin(kafka), kafka, facts, LATEST, IsolationLevel.READ_UNCOMMITTED)
 
 
 def beginning_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
     """Return, by Kafka partition, the first offset that retention has not deleted."""
-    return _offsets(client.admin(kafka), kafka, facts, _EARLIEST)
+    return _offsets(client.admin(kafka), kafka, facts, EARLIEST)
 
 
 def offsets_at(kafka: KafkaConfig, facts: TopicFacts, record_timestamp: int) -> dict[int, int]:
@@ -389,7 +389,7 @@ def offsets_at(kafka: KafkaConfig, facts: TopicFacts, record_timestamp: int) -> 
     offsets = _offsets(admin, kafka, facts, OffsetSpec.for_timestamp(-(-record_timestamp // 1000)))
     if min(offsets.values()) >= 0:
         return offsets
-    ends = _offsets(admin, kafka, facts, _LATEST)
+    ends = _offsets(admin, kafka, facts, LATEST)
     return {number: offset if offset >= 0 else ends[number] for number, offset in offsets.items()}
 
 
@@ -499,11 +499,28 @@ def _offsets(
     spec: OffsetSpec,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[int, int]:
-    specs = {TopicPartition(facts.topic, number): spec for number in range(facts.kafka_partitions)}
-    answers = admin.list_offsets(specs, isolation_level=isolation, request_timeout=_ASK_TIMEOUT_S)
+    partitions = [(facts.topic, number) for number in range(facts.kafka_partitions)]
+    answers = offsets_of(admin, kafka, spec, partitions, isolation)
+    return {number: offset for (_, number), offset in answers.items()}
+
+
+def offsets_of(
+    admin: AdminClient,
+    kafka: KafkaConfig,
+    spec: OffsetSpec,
+    partitions: Iterable[tuple[str, int]],
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> dict[tuple[str, int], int]:
+    """Return the first or the next offset of Kafka partitions. Raises `BrokerError`."""
+    asked = {TopicPartition(*partition): spec for partition in partitions}
+    if not asked:
+        return {}
+    answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=_ASK_TIMEOUT_S)
     return {
-        partition.partition: client.wait_for(answer, kafka, f"list offsets of {facts.topic}").offset
-        for partition, answer in answers.items()
+        (at.topic, at.partition): client.wait_for(
+            answer, kafka, f"list offsets of {at.topic}"
+        ).offset
+        for at, answer in answers.items()
     }
 
 

@@ -171,6 +171,19 @@ def waiting_changes(warehouse: str, definition: TableDefinition, table: TableSta
     return sum(int(row[0]) for row in counts)
 
 
+def has_changes(warehouse: str, definition: TableDefinition, *, after: int, to: int) -> bool:
+    """Whether batches after `after`, up to `to`, change a table. Others have only control records
+    and changes of other tables. Raises `TableError`.
+    """
+    changelog = open_table(paths.changelog(warehouse, definition.stream))
+    where = f"ingest_batch > {after} AND ingest_batch <= {to}"
+    counts = visible_changes(changelog, "count(*)", definition.source, where)
+    if any(row[0] for row in counts):
+        return True
+    copies = truncations_of(changelog, definition.source, after=after).values()
+    return any(batch <= to for batches in copies for batch in batches)
+
+
 def undefined_sources(
     warehouse: str, stream: str, defined: Iterable[str], to_batch: int
 ) -> tuple[str, ...]:

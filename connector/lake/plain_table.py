@@ -51,6 +51,13 @@ class PlainTable:
         """The result of an SQL query of `t`, which is this table. Raises `TableError`."""
         return query_rows(self._delta, query)
 
+    def arrow_schema(self) -> Any:
+        """The columns in `types`, as a schema of pyarrow."""
+        import pyarrow as pa
+
+        schema = pa.schema(self._delta.schema())
+        return pa.schema([schema.field(name) for name in self.types])
+
     def commits(self) -> Iterator[Commit]:
         """The commits up to this version, the newest first, as far as the log has them."""
         try:
@@ -147,7 +154,7 @@ def other_commits(path: str) -> tuple[str, ...]:
 
 
 def newest_own_version(path: str) -> int | None:
-    """The newest version that lowmark committed. None: it committed nothing. Raises `TableError`."""
+    """The newest version of lowmark. None: it committed nothing. Raises `TableError`."""
     delta = open_existing(path)
     if delta is None:
         return None

@@ -87,14 +87,18 @@ def view(value: Any, *, omits_defaults: bool = False) -> Json:
 
 
 def view_of_bytes(value: bytes | None) -> Any:
-    """Return text if the bytes are printable UTF-8, otherwise `{"base64": "…"}`; None for None."""
+    """Return text if the bytes are printable UTF-8, otherwise `{"base64": "…"}`; None for None.
+
+    Text that begins with `base64:` is not returned either, because a reader would decode it.
+    """
     if value is None:
         return None
     try:
         text = value.decode()
     except UnicodeDecodeError:
         text = "\0"
-    return text if text.isprintable() else {"base64": base64.b64encode(value).decode()}
+    is_plain = text.isprintable() and not text.startswith("base64:")
+    return text if is_plain else {"base64": base64.b64encode(value).decode()}
 
 
 def view_of_time(timestamp: int) -> str | int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from connector.records.views import TimeOrNull, Viewed
 from connector.sources.model import SourceFormat, Waiting
@@ -11,6 +12,12 @@ from connector.text import counted, duration, summarize_names
 
 STALE_S = 60.0
 """A bridge without a heartbeat for so long does not run, or cannot reach Kafka."""
+
+PROVIDE_TRANSACTIONS: Final = (
+    "Such rows belong to no cut, and the low watermark stays where it is: set"
+    " provide.transaction.metadata in Debezium"
+)
+"""What follows from a row without a transaction, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +104,12 @@ def text_of_waiting(waiting: Waiting, now: int) -> str:
     """Return what a bridge waits for, and what an operator can do."""
     since = duration(max(0, now - waiting.since) / 1_000_000)
     what = f"transaction {waiting.transaction}, which ended {since} ago"
+    if waiting.reason == "topic":
+        return (
+            f"there is no topic of transactions {waiting.transaction}: set"
+            " provide.transaction.metadata in Debezium, and compare transactions of the source with"
+            " the name of the topic"
+        )
     if waiting.reason == "clock":
         return (
             f"{what}, has a commit time ahead of the clock of this machine: compare the clocks of"
@@ -126,8 +139,9 @@ def lost_promises(format_: SourceFormat, transactions: str) -> str:
         )
     if not transactions:
         return (
-            "without a topic of transactions, no cut over several tables is consistent, and the"
-            " watermark of several Kafka partitions is that of arrival. Set"
+            "without a topic of transactions, no cut over several tables is consistent, the"
+            " watermark of several Kafka partitions is that of arrival, and a truncation has no"
+            " order with rows of other Kafka partitions. Set"
             " provide.transaction.metadata in Debezium, and transactions in the source"
         )
     return ""

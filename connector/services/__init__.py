@@ -18,6 +18,7 @@ from connector.services.alter import AlterReport, alter_table, publish_table
 from connector.services.audit import audit
 from connector.services.bridge import run_bridge
 from connector.services.dead_letters import DeadLetters
+from connector.services.drop_table import drop_table, orphaned_tables
 from connector.services.load_config import load_config
 from connector.services.read import TableRead, read
 from connector.services.reload import ConfigFile
@@ -28,7 +29,9 @@ from connector.services.requests import (
     release_transaction,
 )
 from connector.services.rows.explain import explain
+from connector.services.rows.export import export
 from connector.services.rows.load import LoadOptions, load
+from connector.services.rows.reconcile import reconcile
 from connector.services.run import run
 from connector.services.status import StatusReport, status
 from connector.services.tables import jobs, rebuild, set_apply_every, set_max_staleness
@@ -54,17 +57,21 @@ __all__ = [
     "close_partition",
     "commit_write_streams",
     "discard_write_streams",
+    "drop_table",
     "explain",
+    "export",
     "finalize_write_stream",
     "incomplete_transactions",
     "jobs",
     "list_write_streams",
     "load",
     "load_config",
+    "orphaned_tables",
     "partitions",
     "publish_table",
     "read",
     "rebuild",
+    "reconcile",
     "release_again",
     "release_rows",
     "release_transaction",

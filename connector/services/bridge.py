@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from connector.config.settings import find_stream
@@ -47,17 +47,20 @@ def run_bridge(
     Raises:
         ConfigError: There is no such stream, or it has no source.
         TopicError: A topic is missing or was made again, or records were deleted too early.
+        WriterConflictError: Another bridge of the stream began later. It goes on.
         BrokerError, DeliveryError: With `once`, Kafka or the registry does not answer. Or it
             refuses a request until a person has decided something.
         ConnectorError: A table was truncated, or a row lacks a value, and the settings of the
             source say to stop.
     """
+    from connector.kafka.bridge.claim import BridgeClaim
     from connector.kafka.bridge.session import BridgeCounts, BridgeSession
 
     of_stream = find_stream(config, stream)
     if of_stream.source is None:
         raise source_missing(of_stream.name)
     counts, until = BridgeCounts(), stop or threading.Event()
+    claim = BridgeClaim(config.kafka, of_stream.topic)
     where, has_begun = f"the bridge of stream {of_stream.name}", False
     surroundings = Surroundings(where, until, on_event, fails_fast=once)
 
@@ -66,7 +69,8 @@ def run_bridge(
 
     while not until.is_set():
         try:
-            with BridgeSession(config, of_stream, counts, warn) as session:
+            with ExitStack() as stack:
+                session = BridgeSession(config, of_stream, claim, counts, warn, stack)
                 surroundings.are_there()
                 if not has_begun and not once:
                     text = f"{where} runs; stop with Ctrl-C or SIGTERM"
@@ -89,6 +93,10 @@ def bridges(
 
     At the end of the block, or if a bridge fails, `stop` is set. Raises as `run_bridge` does.
     """
+    # The block imports modules of this package, too. Two threads that import from one package at
+    # the same time can each see a part of it, and both fail. So it is loaded before they start.
+    import connector.kafka.bridge.session  # noqa: F401
+
     names = [name for name, stream in config.streams.items() if stream.source is not None]
     if once:
         for name in names:

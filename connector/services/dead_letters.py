@@ -48,7 +48,7 @@ from connector.records.views import Json
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.letter_effects import Effects
 from connector.services.load_config import who
-from connector.services.source_letters import SourceLetters
+from connector.services.source_letters import source_changes
 from connector.services.wait import wait_for_replays
 from connector.services.warehouses import warehouse_of
 from connector.state.pace import RateLimit, check_rate
@@ -430,9 +430,7 @@ class DeadLetters:
         return ReplayTarget(
             *(target.topic, target.kafka_partitions, target.max_message_bytes),
             *(validated, tables, self.group),
-            SourceLetters(
-                *(self._config, self._stream, facts.kafka_partitions), self._registry
-            ).change,
+            source_changes(self._config, self._stream, facts.kafka_partitions, self._registry),
         )
 
     @cached_property

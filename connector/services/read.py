@@ -123,7 +123,7 @@ def read(
         else max_staleness_s
     )
     if snapshot:
-        result: TableRead | None = _snapshot(config, table)
+        result: TableRead | None = _snapshot(config, table)[1]
     else:
         result = _as_applied(config, table, bound, on_event, allow_stale=allow_stale)
     if result is None:
@@ -134,19 +134,41 @@ def read(
     return result
 
 
+def plain_version(
+    config: ConnectorConfig, table: str, *, snapshot: bool
+) -> tuple[PlainTable, TableRead]:
+    """Open a version of a table: that of its last apply, or of the newest cut of its stream. It can
+    be read several times. Raises as `read` does.
+    """
+    from connector.lake.plain_table import open_table
+
+    find_table(config, table)
+    if snapshot:
+        return _snapshot(config, table)
+    opened = open_table(paths.table(warehouse_of(config), table), table=table)
+    state = _state_of(opened, table)
+    return opened, _plain_read(table, opened, state, state.as_of)
+
+
+def _state_of(table: PlainTable, name: str) -> TableState:
+    from connector.lake.plain_table import newest_foreign
+
+    check_owner(table.path, "table", name, table.stored, partial(newest_foreign, table.path))
+    with reading(table.path):
+        return TableState.from_json(table.stored)
+
+
 def _as_applied(
     config: ConnectorConfig, name: str, bound: int | None, on_event: OnEvent, *, allow_stale: bool
 ) -> TableRead | None:
     """The table without a JVM, if that will do (TBL-16)."""
-    from connector.lake.plain_table import newest_foreign, open_table
+    from connector.lake.changelog_changes import has_changes
+    from connector.lake.plain_table import open_table
     from connector.lake.state_reader import logged_progress_of
 
     now = now_us()
-    path = paths.table(warehouse_of(config), name)
-    table = open_table(path, table=name)
-    check_owner(path, "table", name, table.stored, partial(newest_foreign, path))
-    with reading(path):
-        state = TableState.from_json(table.stored)
+    table = open_table(paths.table(warehouse_of(config), name), table=name)
+    state = _state_of(table, name)
     logged = logged_progress_of(warehouse_of(config), config.tables[name].stream)
     try:
         progress = logged.of_table(name, state)
@@ -158,7 +180,12 @@ def _as_applied(
         on_event(warning("CHANGELOG_DIFFERS", str(error), table=name))
         return _plain_read(name, table, state, state.as_of)
     if not progress.suffices(state, bound, now):
-        return None
+        after, to = state.complete_to_batch, progress.ingest_batch
+        definition = config.tables[name]
+        if state.blocked_rows or has_changes(warehouse_of(config), definition, after=after, to=to):
+            return None
+        # A table has all batches that do not change it.
+        state = replace(state, complete_to_batch=to, to_batch=to)
     as_of = progress.as_of(state)
     if not allow_stale:
         progress.check_age(name, as_of, bound, now, state.blocked_rows)
@@ -174,7 +201,7 @@ def _plain_read(name: str, table: PlainTable, state: TableState, as_of: int | No
     return TableRead(table.types, table.rows(), as_of, state.to_batch, cut, text)
 
 
-def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
+def _snapshot(config: ConnectorConfig, name: str) -> tuple[PlainTable, TableRead]:
     """The table at the newest cut of its stream, without a JVM (TBL-17)."""
     from connector.lake.jobs import History
     from connector.lake.plain_table import open_table
@@ -203,7 +230,7 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
         raise cut_of_another_table(name, cut)
     revised = f", revision {cut.revision}" if cut.revision else ""
     text = f"{name} at {view_of_time(cut.low_watermark)}, ingest batch {cut.to_batch}{revised}"
-    return TableRead(table.types, table.rows(), None, cut.to_batch, cut.low_watermark, text)
+    return table, TableRead(table.types, table.rows(), None, cut.to_batch, cut.low_watermark, text)
 
 
 def _merged(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 from connector.dead_letters.repair import Content
@@ -25,53 +26,43 @@ if TYPE_CHECKING:
     from connector.sources.model import Decoder
 
 
-class SourceLetters:
-    """Makes changes of the dead letters of a bridge, as the bridge would make them now."""
+def source_changes(
+    config: ConnectorConfig,
+    stream: StreamConfig,
+    kafka_partitions: int,
+    schemas: Mapping[int, str | None],
+) -> Callable[[DeadLetter, Content], Content | str]:
+    """Return `read_again` for the dead letters of a bridge, as the bridge would read them now.
 
-    def __init__(
-        self,
-        config: ConnectorConfig,
-        stream: StreamConfig,
-        kafka_partitions: int,
-        schemas: Mapping[int, str | None],
-    ) -> None:
-        """Read nothing yet.
+    Nothing is read before its first call, which raises `BrokerError`, also if a needed schema
+    cannot be read, and `TopicError`.
 
-        Args:
-            config: The configuration.
-            stream: The stream of the letters.
-            kafka_partitions: The number of Kafka partitions of its change topic.
-            schemas: The schemas of the registry by id.
-        """
-        self._config, self._stream = config, stream
-        self._kafka_partitions, self._schemas = kafka_partitions, schemas
-        self._read: tuple[Decoder, Changes] | None = None
+    Args:
+        config: The configuration.
+        stream: The stream of the letters.
+        kafka_partitions: The number of Kafka partitions of its change topic.
+        schemas: The schemas of the registry by id.
+    """
 
-    def change(self, letter: DeadLetter, content: Content) -> Content | str:
-        """Return the change of a letter with this content, with the place that was assigned to it.
-        Or a sentence why it has no change.
+    @cache
+    def reading(source: SourceConfig) -> tuple[Decoder, Changes]:
+        from connector.kafka.bridge.session import decoder_with
+        from connector.kafka.bridge.tables import BridgeTables
 
-        Raises `BrokerError`, also if a needed schema cannot be read, and `TopicError`.
-        """
-        if (source := self._stream.source) is None:
+        tables = BridgeTables(config, stream, lambda code, text: None)
+        schema_of = schemas.get if source.format.is_avro else None
+        on_missing = source.on_missing_value
+        if on_missing is OnMissingValue.STOP:
+            on_missing = OnMissingValue.LETTER
+        changes = Changes(tables.definitions.get, on_missing_value=on_missing)
+        return decoder_with(source, schema_of, tables.of_decoder), changes
+
+    def change(letter: DeadLetter, content: Content) -> Content | str:
+        if (source := stream.source) is None:
             return "the stream has no source"
-        return read_again(letter, content, *self._open(source), self._kafka_partitions)
+        return read_again(letter, content, *reading(source), kafka_partitions)
 
-    def _open(self, source: SourceConfig) -> tuple[Decoder, Changes]:
-        if self._read is None:
-            from connector.kafka.bridge.session import decoder_with
-            from connector.kafka.bridge.tables import BridgeTables
-
-            tables = BridgeTables(self._config, self._stream, lambda code, text: None)
-            schema_of = self._schemas.get if source.format.is_avro else None
-            on_missing = source.on_missing_value
-            if on_missing is OnMissingValue.STOP:
-                on_missing = OnMissingValue.LETTER
-            self._read = (
-                decoder_with(source, schema_of, tables.of_decoder),
-                Changes(tables.definitions.get, on_missing_value=on_missing),
-            )
-        return self._read
+    return change
 
 
 def read_again(

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from connector.errors import ConnectorError
     from connector.kafka.tables import SourceTablesWatch
 
-_Stored = dict[str, dict[str, str]]
-"""The values of the records, by stream and table of the source."""
-
 
 def follows_sources(config: ConnectorConfig) -> bool:
     """Whether tables of a configuration follow from a source."""
@@ -66,17 +63,24 @@ class SourceTables:
         """Store the tables that were published since the last call, and return whether there are
         any. It does not wait. Raises `TableError`.
         """
+        from connector.lake.checks import table_error
+        from connector.lake.stores import write_at
+
         published = {name: watch.newest() for name, watch in self._watches.items()}
         if not any(published.values()):
             return False
         before = _read(self._config)
-        after = {name: dict(tables) for name, tables in before.items()}
-        for name, tables in published.items():
-            values = {source: table.to_value().decode() for source, table in tables.items()}
-            after.setdefault(name, {}).update(values)
+        after = before | {
+            name: before.get(name, {}) | {s: t.to_value().decode() for s, t in tables.items()}
+            for name, tables in published.items()
+        }
         if after == before:
             return False
-        _write(self._config, after)
+        path = _path(self._config)
+        try:
+            write_at(path, json.dumps(after))
+        except OSError as error:
+            raise table_error(path, "written", error) from error
         return True
 
     def _warn(self, stream: str, error: ConnectorError) -> None:
@@ -87,29 +91,19 @@ class SourceTables:
             watch.close()
 
 
-def _read(config: ConnectorConfig) -> _Stored:
+def _path(config: ConnectorConfig) -> str:
+    return paths.source_tables(warehouse_of(config))
+
+
+def _read(config: ConnectorConfig) -> dict[str, dict[str, str]]:
+    """The values of the records, by stream and table of the source."""
     from connector.lake.checks import table_error
     from connector.lake.stores import reader_of
 
-    path = paths.source_tables(warehouse_of(config))
+    path = _path(config)
     folder, _, name = path.rpartition("/")
     try:
-        content = reader_of(folder)(name)
-    except OSError as error:
+        stored: dict[str, dict[str, str]] = json.loads(reader_of(folder)(name) or b"{}")
+        return stored
+    except (OSError, ValueError) as error:
         raise table_error(path, "read", error) from error
-    try:
-        stored = json.loads(content or b"{}")
-    except ValueError as error:
-        raise table_error(path, "read", error) from error
-    return {stream: dict(tables) for stream, tables in stored.items()}
-
-
-def _write(config: ConnectorConfig, tables: _Stored) -> None:
-    from connector.lake.checks import table_error
-    from connector.lake.stores import write_at
-
-    path = paths.source_tables(warehouse_of(config))
-    try:
-        write_at(path, json.dumps(tables))
-    except OSError as error:
-        raise table_error(path, "written", error) from error

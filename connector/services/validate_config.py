@@ -22,7 +22,6 @@ from connector.errors.definitions import columns_changed
 from connector.errors.kafka import topic_foreign
 from connector.errors.settings import setting_invalid, warehouse_unusable
 from connector.services.local_spark import check_master
-from connector.services.validate_source import source_findings
 from connector.services.warehouses import check_logs, warehouse_of
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
@@ -359,6 +358,8 @@ def _catalog(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
 
 
 def _source(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]:
+    from connector.kafka.bridge.checks import source_findings
+
     for result in source_findings(config, stream):
         if isinstance(result, ConnectorError):
             yield _fault(result)

@@ -25,6 +25,7 @@ from connector.sources.model import (
     Poison,
     Released,
     Row,
+    Sequencer,
     Skipped,
     TopicPartition,
     TruncatedTable,
@@ -47,30 +48,17 @@ class _Lane:
         self.entries = deque[tuple[ForeignRecord, Row | TruncatedTable | Poison]]()
 
 
-class ByPartition:
-    """A `Sequencer` that releases each event at once.
-
-    `repetitions` is the number of events that were dropped, because the source sent those of an
-    earlier transaction again.
-    """
+class ByPartition(Sequencer):
+    """Releases each event at once."""
 
     def __init__(self, position: SourcePosition | None = None, *, max_clock_skew_s: int) -> None:
-        """Begin at a position, or at the beginning of the source.
-
-        Args:
-            position: The position of a resume token. None: there was no bridge before.
-            max_clock_skew_s: A commit time that is more than half of it ahead waits.
-        """
+        """Begin at the position of a resume token. None: there was no bridge before."""
+        super().__init__(max_clock_skew_s)
         at = position or SourcePosition(starts={})
         starts, clocks = by_partition(at.starts), by_partition(at.clocks)
         afters = by_partition(at.afters)
         self._lanes = {p: _Lane(starts[p], clocks[p], afters.get(p, ())) for p in starts}
-        self._skew_us = max_clock_skew_s * 500_000
-        self._is_begun = position is not None
-        self._now = self._asked_at = 0
-        self._has_claim = False
-        self._waiting: Waiting | None = None
-        self.repetitions = 0
+        self._is_begun, self._asked_at, self.wants_ends = position is not None, 0, True
 
     def add(self, record: ForeignRecord, event: Event) -> None:
         lane = self._lanes.get(record.partition) or self._begin(record.partition, record.offset)
@@ -88,7 +76,7 @@ class ByPartition:
     def _begin(self, partition: TopicPartition, start: int) -> _Lane:
         """Return the lane of a partition that appears: behind all that was reached."""
         lane = self._lanes[partition] = _Lane(start, self.reached)
-        self._has_claim |= self._is_begun
+        self.has_claim |= self._is_begun
         return lane
 
     def read_to(self, partition: TopicPartition, offset: int) -> None:
@@ -96,15 +84,16 @@ class ByPartition:
         lane.next = max(lane.next, offset)
 
     def released(self, now: int) -> Iterator[Released]:
-        self._waiting, self._now = None, now
-        if self._has_claim or not self._is_begun:
+        self.waiting, self._now = None, now
+        self.wants_ends = not self._is_begun or now >= self._asked_at + ASK_EVERY_US
+        if self.has_claim or not self._is_begun:
             return
         for lane in self._lanes.values():
             while lane.entries:
                 record, event = lane.entries[0]
                 time = max(lane.clock + 1, least_time(record, event.commit))
                 if time > now + self._skew_us:
-                    self._waiting = Waiting("clock", event.commit.transaction, record.timestamp)
+                    self.waiting = Waiting("clock", event.commit.transaction, record.timestamp)
                     break
                 lane.entries.popleft()
                 lane.clock = time
@@ -138,10 +127,6 @@ class ByPartition:
     def full(self) -> list[TopicPartition]:
         return [p for p, lane in self._lanes.items() if len(lane.entries) >= MOST_RECORDS]
 
-    @property
-    def wants_ends(self) -> bool:
-        return not self._is_begun or self._now >= self._asked_at + ASK_EVERY_US
-
     def ends(self, offsets: Mapping[TopicPartition, int]) -> None:
         for partition in offsets:
             if partition not in self._lanes:
@@ -155,16 +140,5 @@ class ByPartition:
         if all(lane.clock or partition in idle for partition, lane in self._lanes.items()):
             for partition in idle:
                 if self._lanes[partition].clock < self._now:
-                    self._lanes[partition].clock, self._has_claim = self._now, True
-        self._is_begun, self._asked_at = True, self._now
-
-    @property
-    def has_claim(self) -> bool:
-        return self._has_claim
-
-    def claim_acknowledged(self) -> None:
-        self._has_claim = False
-
-    @property
-    def waiting(self) -> Waiting | None:
-        return self._waiting
+                    self._lanes[partition].clock, self.has_claim = self._now, True
+        self._is_begun, self._asked_at, self.wants_ends = True, self._now, False

@@ -44,13 +44,14 @@ from connector.sources.model import (
     Poison,
     Released,
     Row,
+    Sequencer,
     Skipped,
     TopicPartition,
     TruncatedTable,
     Waiting,
     least_time,
 )
-from connector.sources.position import JoinedTopic, SourcePosition, by_number, by_partition
+from connector.sources.position import SourcePosition, by_number, by_partition
 from connector.sources.queues import ALONE, UNKNOWN, Arrived, Entry, PartitionQueue
 
 MOST_RECORDS: Final = 10_000
@@ -59,15 +60,15 @@ RECENT: Final = 100
 """How many ids of finished transactions are kept, for events without positions."""
 MOST_UNFILLED: Final = 8
 MOST_UNFILLED_BYTES: Final = 16 * 1024
+"""How much of a resume token finished transactions take that lacked events. The oldest ones are
+forgotten.
+"""
 POISON_WAITS_US: Final = 60_000_000
 """After this time, poison that no transaction lacks is released without one."""
 
 
-class ByTransaction:
-    """A `Sequencer` that releases each transaction when it is whole and its predecessors are out.
-
-    `repetitions` is the number of events that were dropped because they had come before.
-    """
+class ByTransaction(Sequencer):
+    """Releases each transaction when it is whole and its predecessors are out."""
 
     def __init__(
         self,
@@ -89,33 +90,28 @@ class ByTransaction:
             most_records: The length at which the queue of a partition is full.
             most_bytes: The size of its values at which it is full.
         """
+        super().__init__(max_clock_skew_s)
         at = position or SourcePosition(starts={})
         self._end_partition, self._reads = (transactions, 0), reads
-        self._limits, self._skew_us = (most_records, most_bytes), max_clock_skew_s * 500_000
+        self._limits = most_records, most_bytes
         starts = by_partition(at.starts)
         self._end_next = starts.pop(self._end_partition, 0)
         self._queues = {p: PartitionQueue(p, start) for p, start in starts.items()}
-        self._topics = {topic for topic, _ in starts}
         self._tables = dict[str, str]()
         self._grown = set[str]()
-        self._grown_to = {topic: by_partition({topic: ends}) for topic, ends in at.grown_to.items()}
+        self._grown_to = dict(at.grown_to)
         self._end_records = deque[tuple[ForeignRecord, End | Poison]]()
         self._ended = set[str]()
         self._arrived = dict[str, Arrived]()
         self._base, self._time, self._end = 0, at.time, at.end
         self._recent = deque(at.recent, RECENT)
-        self._joined = dict(at.joined)
-        self._passed = {(topic, k) for topic, joined in at.joined.items() for k in joined.passed}
+        self._joined, self._passed = dict(at.joined), set(at.passed)
         self._unfilled = {name: Arrived(bits) for name, bits in at.unfilled.items()}
         self._is_first = not at.recent
         self._is_truncated = at.is_truncated
         self._lost_before, self._skipped = at.lost_before, ""
-        self._part_time = self._now = 0
+        self._part_time = self._asked_before = 0
         self._offsets: Mapping[TopicPartition, int] = {}
-        self._asked_before = 0
-        self._wants_ends = self._has_claim = False
-        self._waiting: Waiting | None = None
-        self.repetitions = 0
 
     def add(self, record: ForeignRecord, event: Event) -> None:
         commit = event.commit
@@ -158,11 +154,11 @@ class ByTransaction:
 
     def _begin(self, partition: TopicPartition, start: int) -> PartitionQueue:
         """Return the queue of a partition that is new."""
+        topic = partition[0]
+        if not self._is_first and not any(topic == name for name, _ in self._queues):
+            self._joined[topic] = self._end
         queue = self._queues[partition] = PartitionQueue(partition, start)
-        if partition[0] not in self._topics and not self._is_first:
-            self._joined[partition[0]] = JoinedTopic(since=self._end)
-        self._topics.add(partition[0])
-        self._grown.add(partition[0])
+        self._grown.add(topic)
         return queue
 
     def _is_finished(self, commit: Commit, *, is_end: bool = False) -> bool:
@@ -179,22 +175,18 @@ class ByTransaction:
         unfilled = self._unfilled.get(commit.transaction)
         if unfilled is not None:
             return bool(commit.sequence) and unfilled.take(commit.sequence)
-        joined = self._joined.get(record.topic)
-        if joined is None or record.partition in self._passed:
-            return False
-        if commit.after < joined.since:
-            return True
-        self._passed.add(record.partition)
+        if record.partition not in self._passed and record.topic in self._joined:
+            if commit.after < self._joined[record.topic]:
+                return True
+            self._passed.add(record.partition)
         return False
 
     def _count(self, transaction: str, event: Event, partition: TopicPartition) -> bool:
         """Count an event of a transaction that is not finished. False: it is a repetition."""
         assert not isinstance(event, End)
-        if self._joined and partition[0] in self._joined:
+        if partition[0] in self._joined:
             self._passed.add(partition)
-        arrived = self._arrived.get(transaction)
-        if arrived is None:
-            arrived = self._arrived[transaction] = Arrived()
+        arrived = self._arrived.get(transaction) or self._arrived.setdefault(transaction, Arrived())
         if not arrived.take(event.commit.sequence):
             return False
         arrived.queued[partition] += 1
@@ -203,8 +195,8 @@ class ByTransaction:
             arrived.skipped += 1
         elif isinstance(event, TruncatedTable):
             arrived.truncated.add(partition[0])
-        if partition[0] not in self._tables and event.table:
-            self._tables[partition[0]] = event.table
+        if event.table:
+            self._tables.setdefault(partition[0], event.table)
         return True
 
     def read_to(self, partition: TopicPartition, offset: int) -> None:
@@ -217,12 +209,14 @@ class ByTransaction:
     # Release
 
     def released(self, now: int) -> Iterator[Released]:
-        self._waiting, self._now = None, now
+        self.waiting, self._now = None, now
         if not self._time and self._base:
-            self._time, self._has_claim = min(self._base, now) - 2, True
-        if self._has_claim or not self._time:
+            self._time, self.has_claim = min(self._base, now) - 2, True
+        if self.has_claim or not self._time:
             return
-        yield from self._released_alone()
+        for queue in self._queues.values():
+            while queue.entries and self._is_alone(queue):
+                yield from self._take_alone(queue)
         while self._end_records:
             record, event = self._end_records[0]
             if isinstance(event, Poison):
@@ -232,17 +226,14 @@ class ByTransaction:
             event = self._expected(event)
             arrived = self._arrived.get(event.commit.transaction) or Arrived()
             time = self._next_time(record, event.commit)
-            self._waiting = self._reason_to_wait(record, event, arrived, time - now)
-            is_whole = self._waiting is None
-            if self._waiting is not None and self._waiting.reason == "events":
-                if not any(self._queues[partition].is_full for partition in +arrived.queued):
-                    return
-                self._waiting = None
-            elif not is_whole:
+            reason, count = self._reason_to_wait(record, event, arrived, time - now), None
+            if not reason:
+                count = max(event.count, arrived.count) - arrived.skipped
+            elif reason != "events" or not any(self._queues[p].is_full for p in +arrived.queued):
+                self.waiting = _waiting(reason, record, event, arrived)
                 return
-            count = max(event.count, arrived.count) - arrived.skipped if is_whole else None
             yield from self._rows(event.commit, arrived, time, count)
-            if not is_whole:
+            if count is None:
                 return
             self._finish(event, arrived, time)
 
@@ -258,25 +249,17 @@ class ByTransaction:
         """Return the commit timestamp of the next transaction. A slot before it stays free."""
         return max(self._time + 2, least_time(record, commit))
 
-    def _released_alone(self) -> Iterator[Released]:
-        """Release the events at the head of each partition that wait for no transaction.
-
-        A row of an incremental snapshot waits for the transactions that were sent before it.
-        """
-        for queue in self._queues.values():
-            while queue.entries and self._is_alone(queue):
-                yield from self._take_alone(queue)
-
     def _is_alone(self, queue: PartitionQueue) -> bool:
         """Return whether the event at the head belongs to no transaction that will be released.
 
-        Poison belongs to none if all transactions before the event behind it are released.
+        A row of an incremental snapshot waits for the transactions that were sent before it. Poison
+        belongs to none if all transactions before the event behind it are released.
         """
         entry = queue.entries[0]
         if entry.transaction == UNKNOWN:
             behind = next((e for e in queue.entries if e.transaction != UNKNOWN), None)
             if behind is None:
-                self._wants_ends = True
+                self.wants_ends = True
                 is_all_read = self._end_next >= self._offsets.get(self._end_partition, MAX_LONG)
                 is_old = entry.record.timestamp + POISON_WAITS_US < self._now
                 return is_old and is_all_read and not self._end_records
@@ -309,8 +292,8 @@ class ByTransaction:
                 entry = queue.entries[index]
                 if entry.transaction == end.transaction:
                     event = entry.event
-                    is_row = not isinstance(event, Skipped)
-                    if count is None and is_row and arrived.unreleased == 1:
+                    unreleased = arrived.count - arrived.skipped - arrived.released
+                    if count is None and not isinstance(event, Skipped) and unreleased == 1:
                         break
                     if queue.pinned is None:
                         queue.pinned = entry.record.offset
@@ -364,29 +347,27 @@ class ByTransaction:
 
     def _reason_to_wait(
         self, record: ForeignRecord, event: End, arrived: Arrived, ahead: int
-    ) -> Waiting | None:
-        transaction, since = event.commit.transaction, record.timestamp
+    ) -> str:
+        """Return the reason why a transaction is not released yet, or an empty text."""
         if ahead > self._skew_us:
-            return Waiting("clock", transaction, since)
+            return "clock"
         if self._grown or not self._asked_before:
-            self._wants_ends = True
-            return Waiting("snapshot", transaction, since)
+            self.wants_ends = True
+            return "snapshot"
         if self._is_first:
             if not (self._has_asked(record) and self._has_read_snapshots(self._offsets)):
-                return Waiting("snapshot", transaction, since)
+                return "snapshot"
             if self._is_truncated:
                 self._lost_before, self._is_truncated = self._asked_before, False
         if arrived.count < event.count and not self._fill(record, event, arrived):
-            missing = event.count - arrived.count
-            tables = {table: count for table, count in arrived.tables.items() if table}
-            return Waiting("events", transaction, since, missing, event.counts, tables)
+            return "events"
         if arrived.truncated and not (
             self._has_asked(record) and self._has_read_snapshots(self._offsets, arrived.truncated)
         ):
-            return Waiting("snapshot", transaction, since)
+            return "snapshot"
         if self._grown_to and not self._has_read_grown({topic for topic, _ in arrived.queued}):
-            return Waiting("snapshot", transaction, since)
-        return None
+            return "snapshot"
+        return ""
 
     def _has_read_snapshots(
         self, ends: Mapping[TopicPartition, int], topics: Collection[str] = ()
@@ -414,7 +395,7 @@ class ByTransaction:
         got their newest partition.
         """
         for topic in self._grown_to.keys() & topics:
-            ends = self._grown_to[topic]
+            ends = by_partition({topic: self._grown_to[topic]})
             if len(ends) == 1 or all(self._queues[p].start >= end for p, end in ends.items()):
                 del self._grown_to[topic]
             elif not self._has_read_snapshots(ends):
@@ -473,7 +454,7 @@ class ByTransaction:
 
     def _has_asked(self, end: ForeignRecord) -> bool:
         """Return whether the end offsets are known as they were after an end was read."""
-        self._wants_ends |= (is_unknown := end.offset >= self._asked_before)
+        self.wants_ends |= (is_unknown := end.offset >= self._asked_before)
         return not is_unknown
 
     # The state
@@ -497,32 +478,24 @@ class ByTransaction:
         ]
         # What waits in a queue is read again after a restart.
         passed = self._passed - {partition for partition, _ in late}
-        joined = {
-            topic: replace(at, passed=frozenset(k for name, k in passed if name == topic))
-            for topic, at in self._joined.items()
-        }
-        unfilled = {
-            name: arrived.sequences({c.sequence for _, c in late if c.transaction == name})
-            for name, arrived in self._unfilled.items()
-            if name not in self._ended
-        }
+        unfilled: dict[str, dict[int, bytes]] = {}
+        room = MOST_UNFILLED_BYTES
+        for name, arrived in reversed(self._unfilled.items()):
+            bits = arrived.sequences({c.sequence for _, c in late if c.transaction == name})
+            if name not in self._ended and (room := room - sum(map(len, bits.values()))) >= 0:
+                unfilled[name] = bits
         return SourcePosition(
             starts=by_number(self.starts),
             topic_ids=topic_ids,
             time=self._time,
             end=self._end,
             recent=tuple(self._recent),
-            joined=joined,
-            grown_to=by_number(
-                {p: end for ends in self._grown_to.values() for p, end in ends.items()}
-            ),
+            joined=self._joined,
+            passed=tuple(sorted(passed)),
+            grown_to=self._grown_to,
             lost_before=self._lost_before,
             is_truncated=self._is_truncated,
-            unfilled={
-                name: bits
-                for name, bits in unfilled.items()
-                if sum(map(len, bits.values())) < MOST_UNFILLED_BYTES
-            },
+            unfilled=dict(reversed(unfilled.items())),
         ).token()
 
     @property
@@ -530,39 +503,35 @@ class ByTransaction:
         full = [partition for partition, queue in self._queues.items() if queue.is_full]
         return [*full, self._end_partition] if len(self._end_records) >= self._limits[0] else full
 
-    @property
-    def wants_ends(self) -> bool:
-        return self._wants_ends
-
     def ends(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._offsets, self._asked_before, self._wants_ends = offsets, self._end_next, False
+        self._offsets, self._asked_before, self.wants_ends = offsets, self._end_next, False
         for partition in offsets:
             if partition not in self._queues and partition != self._end_partition:
                 self._begin(partition, 0)
         for topic in self._grown:
-            self._grown_to[topic] = {p: end for p, end in offsets.items() if p[0] == topic}
+            self._grown_to[topic] = {k: end for (name, k), end in offsets.items() if name == topic}
         self._grown.clear()
-
-    @property
-    def has_claim(self) -> bool:
-        return self._has_claim
-
-    def claim_acknowledged(self) -> None:
-        self._has_claim = False
-
-    @property
-    def waiting(self) -> Waiting | None:
-        return self._waiting
 
     def skip(self, transaction: str) -> bool:
         """Release a transaction without the events that it lacks, at the wish of an operator. False
-        if it is not the one that waits for events.
+        if it is not the one that waits for events, or if they may come: something was not read.
         """
-        waiting = self._waiting
+        waiting = self.waiting
         if waiting is None or (waiting.reason, waiting.transaction) != ("events", transaction):
+            return False
+        if not (self._has_asked(self._end_records[0][0]) and self._has_read_all(transaction)):
             return False
         self._skipped = transaction
         return True
+
+
+def _waiting(reason: str, record: ForeignRecord, event: End, arrived: Arrived) -> Waiting:
+    waiting = Waiting(reason, event.commit.transaction, record.timestamp)
+    if reason != "events":
+        return waiting
+    tables = {table: count for table, count in arrived.tables.items() if table}
+    missing = event.count - arrived.count
+    return replace(waiting, missing=missing, counts=event.counts, arrived=tables)
 
 
 def reads_table(transactions: str, topics: Collection[str]) -> Callable[[str], bool]:

@@ -43,12 +43,8 @@ Headers = list[tuple[str, bytes]]
 
 
 class Changes:
-    """Makes the changes of a bridge.
-
-    Args:
-        definition_of: Returns the definition of a table of the source, or None.
-        on_truncate: The effect of a truncation.
-        on_missing_value: The effect of a value that is in no event.
+    """Makes the changes of a bridge. `definition_of` returns the definition of a table of the
+    source, or None.
     """
 
     def __init__(
@@ -75,18 +71,14 @@ class Changes:
         if isinstance(event, TruncatedTable):
             if self._on_truncate is OnTruncate.STOP:
                 raise source_table_truncated(event.table, location_of(released.record))
-            return Truncate(
-                STREAM_PARTITION,
-                event.table,
-                released.commit_timestamp,
-                released.tie_breaker,
-                _transaction(released),
-            )
+            at = released.commit_timestamp, released.tie_breaker, _transaction(released)
+            return Truncate(STREAM_PARTITION, event.table, *at)
         missing = ", ".join(event.missing)
         if missing and self._on_missing_value is OnMissingValue.STOP:
             raise source_value_missing(event.table, missing, location_of(released.record))
         if missing and self._on_missing_value is OnMissingValue.LETTER:
-            return Poison("MISSING_VALUE", _missing(missing), event.commit, event.table)
+            detail = f"no event has the value of {missing}: PostgreSQL did not send it"
+            return Poison("MISSING_VALUE", detail, event.commit, event.table)
         definition = self._definition_of(event.table)
         if definition is None:
             detail = f"table {event.table} has no definition"
@@ -102,20 +94,13 @@ class Changes:
 
 def headers(released: Released) -> Headers:
     """Return the Kafka headers of a change: the foreign record, and the position in the log."""
-    position = released.event.commit.log_position
-    return [
-        (RECORD_HEADER, location_of(released.record).encode()),
-        (POSITION_HEADER, position.encode()),
-    ]
+    position = released.event.commit.log_position.encode()
+    return [(RECORD_HEADER, location_of(released.record).encode()), (POSITION_HEADER, position)]
 
 
 def location_of(record: ForeignRecord) -> str:
     """Return where a foreign record is: topic, Kafka partition and offset."""
     return f"{record.topic}/{record.kafka_partition}/{record.offset}"
-
-
-def _missing(columns: str) -> str:
-    return f"no event has the value of {columns}: PostgreSQL did not send it"
 
 
 class _Cell(NamedTuple):
@@ -133,12 +118,9 @@ class _Table:
         self.definition = definition
         self._rows = RowEntries(definition)
         self._mark = presence_mark(definition.marks)
-        self._cells: dict[str, _Cell] = {}
-        for column in definition.columns:
-            self._cells.setdefault(column.name, _cell(*column.cell, _adapted(column)))
-        for column in definition.columns:
-            name = column.qualifier.decode("utf-8", "replace")
-            self._cells[name] = _cell(*column.cell, _adapted(column))
+        columns = {column.name: column for column in definition.columns}
+        columns |= {c.qualifier.decode("utf-8", "replace"): c for c in definition.columns}
+        self._cells = {name: _cell(*c.cell, _adapted(c)) for name, c in columns.items()}
 
     def change(self, released: Released, row: Row) -> DataChange:
         """Return the change of a row. Raises `InvalidChangeError`."""
@@ -185,19 +167,15 @@ def _cell(family: str, qualifier: bytes, adapt: Callable[[bytes], bytes] | None)
 
 
 def _transaction(released: Released) -> Transaction | None:
-    commit = released.event.commit
-    if not released.count:
+    commit, count = released.event.commit, released.count
+    if not count:
         return None
-    return Transaction(
-        commit.transaction,
-        commit.sequence,
-        number_of_records_in_transaction=released.count,
-    )
+    return Transaction(commit.transaction, commit.sequence, number_of_records_in_transaction=count)
 
 
 def _adapted(column: Column) -> Callable[[bytes], bytes] | None:
-    """How text becomes a cell of a column, beside the text itself: a column may be binary, and the
-    source may have local times where the column is TIMESTAMP, which are in UTC then.
+    """How text becomes a cell of a binary column, or of a TIMESTAMP column for which the source has
+    local times: they are in UTC. None: the text is the cell.
     """
     type_, encoding = column.type, column.encoding
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
+from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 from connector.records.model import MAX_QUALIFIER_BYTES, table_matches
 from connector.tables.column_names import is_column_name
-from connector.tables.definition import MAX_COLUMNS, Column, OnUnreadable, TableDefinition
-from connector.tables.keys import KEY_TYPES, MAX_KEY_COLUMNS, Key, KeyPart
+from connector.tables.definition import MAX_COLUMNS, OnUnreadable
+from connector.tables.keys import KEY_TYPES, MAX_KEY_COLUMNS, KeyPart
 from connector.tables.nested import ValueType, type_of
 from connector.tables.presence import DEFAULT_FAMILY, PRESENCE_QUALIFIER
 from connector.tables.values import DataType
@@ -36,10 +38,8 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """A column of a table of the source.
+    """A column of a table of the source, for `field` there.
 
-    - `field` is its name there.
-    - `name` is the name of the column.
     - `cell` is the qualifier of its cell. The family is `FAMILY`.
     - `is_guess`: the type follows from a value, so another value may not fit.
     """
@@ -101,26 +101,6 @@ class SourceTable:
             tuple(columns),
         )
 
-    def definition(self, name: str, stream: str) -> TableDefinition:
-        """Return the definition of a table of this stream with these columns."""
-        return TableDefinition(
-            name=name,
-            stream=stream,
-            source=self.source,
-            key=Key(self.key),
-            columns=tuple(
-                Column(
-                    column.name,
-                    FAMILY,
-                    column.cell.encode(),
-                    column.type,
-                    on_unreadable=OnUnreadable.NULL if column.is_guess else None,
-                )
-                for column in self.columns
-            ),
-            presence_family=FAMILY,
-        )
-
     def column(self, field: str, type_: ValueType) -> SourceColumn | None:
         """Return the column of a field with this type, or None."""
         for column in self.columns:
@@ -144,20 +124,13 @@ class Merged(NamedTuple):
 def merged(
     old: SourceTable | None, source: str, key: Iterable[Shown], fields: Iterable[Shown]
 ) -> Merged:
-    """Return a table with the columns of these fields, beside those that it has.
-
-    Args:
-        old: The table as it is. None: it is new.
-        source: Its name in change records.
-        key: The key fields. Those of `old` stay as they are.
-        fields: The other fields.
+    """Return a table with the columns of these fields, beside those that it has. `source` is its
+    name in change records. A table keeps its key.
     """
     warnings: list[str] = []
     with_default: list[str] = []
-    if old is None:
-        made = SourceTable(source, key_parts(key))
-    else:
-        made = old
+    made = old or SourceTable(source, key_parts(key))
+    if old is not None:
         warnings += _key_warnings(old, tuple(key))
     columns = list(made.columns)
     names = {part.name.lower() for part in made.key} | {column.name.lower() for column in columns}
@@ -165,16 +138,15 @@ def merged(
     for shown in fields:
         field = shown.field
         versions = [column for column in columns if column.field == field]
-        if any(column.is_guess or column.type == shown.type for column in versions):
-            continue
-        if versions and shown.is_guess:
+        is_new = not any(column.is_guess or column.type == shown.type for column in versions)
+        if not is_new or (versions and shown.is_guess):
             continue
         if not _is_cell(field) or len(columns) >= MAX_COLUMNS - MAX_KEY_COLUMNS:
             warnings.append(f"{source}: field {field[:64]!r} has no column. It is in _unmapped")
             continue
         cell, suffix = field, ""
         if field in cells:
-            cell = _free(field, cells)
+            cell = next(name for n in count(2) if (name := f"{field}__{n}") not in cells)
             suffix = cell.removeprefix(field)
         elif (version := _version(field)) and version[1] in cells:
             suffix = _NO_VERSION
@@ -230,13 +202,6 @@ def _is_cell(field: str) -> bool:
 _version = re.compile(r"(.*)__([0-9]+)", re.DOTALL).fullmatch
 
 
-def _free(field: str, cells: set[str]) -> str:
-    number = 2
-    while f"{field}__{number}" in cells:
-        number += 1
-    return f"{field}__{number}"
-
-
 def column_name(field: str, taken: Iterable[str] = (), suffix: str = "") -> str:
     """Return the name of a column for a field: other characters become `_`, and a number is added
     to a name that is taken. For example, `e-mail` becomes `e_mail`, and `_id` becomes `c_id`.
@@ -248,10 +213,13 @@ def column_name(field: str, taken: Iterable[str] = (), suffix: str = "") -> str:
         name = re.sub(r"[^A-Za-z0-9_]", "_", field)[:_MAX_NAME]
         if not name[:1].isalpha():
             name = f"c{name}" if name[:1] == "_" else f"c_{name}"
-    others, number, made = set(taken), 2, f"{name}{suffix}"
-    while made.lower() in others:
-        made, number = f"{name}_{number}{suffix}", number + 1
-    return made
+    numbered = (f"{name}_{number}{suffix}" for number in count(2))
+    return _first_free(chain([f"{name}{suffix}"], numbered), taken)
+
+
+def _first_free(names: Iterable[str], taken: Iterable[str]) -> str:
+    others = set(taken)
+    return next(name for name in names if name.lower() not in others)
 
 
 _NO_VERSION: Final = "_c"
@@ -259,6 +227,7 @@ _NO_VERSION: Final = "_c"
 _MAX_NAME: Final = 280
 
 
+@lru_cache(maxsize=4096)
 def source_name(*parts: str) -> str:
     """Return the name of a table in change records: its schema and its name, with a point between.
 
@@ -279,11 +248,7 @@ def table_name(source: str, taken: Iterable[str] = ()) -> str:
     """Return the name of our table for a table of the source: `customers` for `public.customers`,
     or `public_customers` if that is taken. `taken` has names in lower case.
     """
-    others = set(taken)
     whole = re.sub(r"[^-_a-zA-Z0-9]", "_", source).strip("-_") or "t"
     last = re.sub(r"[^-_a-zA-Z0-9]", "_", source.rpartition(".")[2]).strip("-_") or whole
-    made, number = last, 2
-    while made.lower() in others:
-        made = whole if number == 2 and whole != last else f"{whole}_{number}"
-        number += 1
-    return made[:128]
+    numbered = (f"{whole}_{number}" for number in count(2 if last == whole else 3))
+    return _first_free(chain((last, whole), numbered), taken)[:128]

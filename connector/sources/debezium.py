@@ -29,7 +29,6 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping
 from functools import lru_cache
-from hashlib import md5
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -60,7 +59,7 @@ from connector.sources.rows import Plan, RowReader
 from connector.sources.tables import KnownTables
 
 PLACEHOLDER: Final = "__debezium_unavailable_value"
-"""The default of `unavailable.value.placeholder`."""
+"""Debezium's `unavailable.value.placeholder`."""
 
 HEARTBEAT_TOPIC: Final = "__debezium-heartbeat."
 
@@ -122,7 +121,6 @@ class DebeziumDecoder:
         tables: The tables of the source. New columns are in its news.
         transactions: The topic of the boundaries of transactions, or empty.
         heartbeats: The heartbeat table, for example `public.beat`, or empty.
-        placeholder: Debezium's `unavailable.value.placeholder`.
     """
 
     def __init__(
@@ -132,15 +130,11 @@ class DebeziumDecoder:
         *,
         transactions: str = "",
         heartbeats: str = "",
-        placeholder: str = PLACEHOLDER,
     ) -> None:
         self._rows = RowReader(format, tables, has_zone=False)
         self._transactions = transactions
         self._heartbeats = source_name(heartbeats) if heartbeats else ""
         self._shape = _JsonEnvelope if isinstance(format, JsonFormat) else _Envelope
-        self._placeholders = _placeholders(placeholder)
-        self._needles = _needles(placeholder)
-        self._names: dict[tuple[str, str], str] = {}
 
     def decode(self, record: ForeignRecord) -> Event:
         """Return the event of a record. For data, it never raises."""
@@ -155,7 +149,7 @@ class DebeziumDecoder:
             if envelope.op is None or envelope.source is None:
                 return self._without_event(record, envelope)
             source = envelope.source
-            table = self._table(source)
+            table = source_name(source.schema or source.db or "", source.table or "")
             commit = _commit(envelope, source)
             return self._event(record, envelope, schema, commit, table)
         except UNREADABLE as error:
@@ -170,13 +164,6 @@ class DebeziumDecoder:
             return Skipped("TRANSACTION")
         detail = 'it has no op and no source. For rows alone, set format = "upsert-json"'
         return Poison("UNREADABLE", detail)
-
-    def _table(self, source: _Source) -> str:
-        space, table = source.schema or source.db or "", source.table or ""
-        name = self._names.get((space, table))
-        if name is None:
-            name = self._names[space, table] = source_name(space, table)
-        return name
 
     def _event(
         self,
@@ -199,7 +186,7 @@ class DebeziumDecoder:
             return Skipped("NO_KEY", commit, table)
         if op not in ("c", "u", "d", "r"):
             raise ValueError(f"the operation {op!r} is not known")
-        key = self._rows.format.key(record.key)
+        key = self._rows.format.fields(record.key)
         if key is None:
             return Skipped("NO_KEY", commit, table)
         plan = self._rows.plan(table, key, schema, "after")
@@ -208,14 +195,11 @@ class DebeziumDecoder:
             return Row(table=table, commit=commit, key=key_values, deleted=True)
         if envelope.after is None:
             raise ValueError(f"an event with the operation {op} has no row")
-        cells = self._rows.cells(table, envelope.after, key, plan)
+        cells = self._rows.cells(table, envelope.after, plan)
         assert record.value is not None
-        for needle in self._needles:
-            if needle in record.value:
-                absent = self._take_placeholders(envelope.after, cells, plan)
-                break
-        else:
-            absent = []
+        absent = []
+        if _may_lack_values(record.value):
+            absent = self._take_placeholders(envelope.after, cells, plan)
         is_partial = bool(absent) and op == "u"
         return Row(
             table=table,
@@ -234,7 +218,7 @@ class DebeziumDecoder:
         absent = []
         for field, text in self._rows.format.cells(values, _AS_THEY_ARE).items():
             target = plan.targets[field]
-            if target is not None and text in self._placeholders:
+            if target is not None and text in _PLACEHOLDERS:
                 absent.append(field)
                 del cells[target.cell]
         if absent:  # other columns of a field whose type has changed are NULL in this row
@@ -247,8 +231,10 @@ class DebeziumDecoder:
         boundary, _ = self._rows.format.event(value, _Boundary)
         if boundary.status == "BEGIN":
             return Skipped("BEGIN")
-        if boundary.status != "END" or boundary.event_count is None:
+        if boundary.status != "END":
             raise ValueError(f"the status {boundary.status!r} is not known")
+        if boundary.event_count is None:
+            raise ValueError("the end of a transaction has no event_count")
         position = _position(boundary.id)
         return End(
             Commit(
@@ -347,36 +333,29 @@ def _salvaged(value: bytes) -> Commit:
     )
 
 
-def _placeholders(placeholder: str) -> frozenset[bytes]:
-    """The natural texts of a value that PostgreSQL did not send, by the type of its column."""
-    raw = placeholder.encode()
-    in_base64 = b64encode(raw)
-    quoted = msgspec.json.encode(placeholder)
-    numbers = b"[" + b",".join(b"%d" % byte for byte in raw) + b"]"
-    texts = (raw, in_base64, _uuid(raw), numbers)
-    lists = (b"[" + quoted + b"]", b'["' + in_base64 + b'"]')
-    return frozenset((*texts, *lists, b"{" + quoted + b":" + quoted + b"}"))
-
-
-def _needles(placeholder: str) -> tuple[bytes, ...]:
-    """Parts of a record, of which it has one if it has a placeholder."""
-    raw = placeholder.encode()
-    in_json = b",".join(b"%d" % byte for byte in raw)
-    return (raw, b64encode(raw), _uuid(raw), in_json, b"".join(map(_avro_long, raw)))
-
-
 def _avro_long(number: int) -> bytes:
     number <<= 1
     return bytes([number]) if number < 128 else bytes([number & 127 | 128, number >> 7])
 
 
-def _uuid(raw: bytes) -> bytes:
-    """The UUID of a name, of version 3, as Java has it."""
-    digest = bytearray(md5(raw, usedforsecurity=False).digest())
-    digest[6], digest[8] = digest[6] & 15 | 0x30, digest[8] & 63 | 128
-    text = digest.hex()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:])).encode()
-
-
+_RAW: Final = PLACEHOLDER.encode()
+_IN_BASE64: Final = b64encode(_RAW)
+_QUOTED: Final = b'"' + _RAW + b'"'
+_NUMBERS: Final = b",".join(b"%d" % byte for byte in _RAW)
+_UUID: Final = b"b68a35a7-17ad-35b3-af2a-ae46edb4545a"
+"""The UUID of the name, of version 3, as Java has it."""
+_PLACEHOLDERS: Final = frozenset(
+    {
+        *(_RAW, _IN_BASE64, _UUID, b"[" + _NUMBERS + b"]", b"[" + _QUOTED + b"]"),
+        *(b'["' + _IN_BASE64 + b'"]', b"{" + _QUOTED + b":" + _QUOTED + b"}"),
+    }
+)
+"""The natural texts of a value that PostgreSQL did not send, by the type of its column."""
+_IN_AVRO: Final = b"".join(map(_avro_long, _RAW))
 _AS_THEY_ARE: Final = Targets()
 """Each value is its natural text."""
+
+
+def _may_lack_values(record: bytes) -> bool:
+    texts = _RAW in record or _IN_BASE64 in record or _UUID in record
+    return texts or _NUMBERS in record or _IN_AVRO in record

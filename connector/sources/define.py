@@ -7,15 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from connector.records.avro_plan import UnreadableSchemaError
-from connector.sources.columns import FAMILY, Shown, SourceTable, source_name, table_name
-from connector.sources.records import JsonFormat
+from connector.sources.columns import FAMILY, SourceTable, source_name, table_name
+from connector.sources.records import KEY, VALUE, Fields, JsonFormat, Schema
+from connector.sources.rows import RowReader
 from connector.sources.schemas import Field, avro_type, connect_field
 from connector.sources.tables import KnownTables
-from connector.sources.values import kind_of
-from connector.tables.values import DataType
 
 _ENVELOPE: Final = "Envelope"
-_Fields = tuple[Mapping[str, Any], Field | None]
 
 
 def tables_of(lines: Iterable[str], key: Sequence[str] = ()) -> list[SourceTable]:
@@ -75,60 +73,39 @@ class _Definer:
         if not isinstance(node, dict):
             raise ValueError("it is not an object of JSON")
         if (field := _schema(node, line)) is not None:
-            name, is_debezium = _name_of(field, node)
-            self._add(name, {}, field, ({}, None), has_zone=not is_debezium)
+            self._add(*_name_of(field, node), Fields({}, Schema(field)), None)
             return
-        value = node.get("value", node.get("payload")) if "schema" not in node else None
-        if "key" not in node or value is None:
-            self._add_value("", node, ({}, None))
+        topic, key = "table", None
+        value: Any = node
+        if "key" in node and "schema" not in node and not _VALUES.isdisjoint(node):
+            topic, key = str(node.get("topic", topic)), self._json.fields(_bytes(node["key"]), KEY)
+            value = node.get("value", node.get("payload"))
+        if (row := self._json.fields(_bytes(value), VALUE)) is None:
             return
-        key = _unframed(_parsed(node["key"]))
-        self._add_value(str(node.get("topic", "")), _parsed(value), key)
+        source = json.loads(bytes(row.values.get("source", b"null")))
+        if not isinstance(source, dict) or "op" not in row.values:
+            self._add(source_name(topic), False, row, key)
+            return
+        space, name = source.get("schema") or source.get("db") or "", source.get("table") or ""
+        rows = (self._json.fields(bytes(row.values.get(n, b"null")), VALUE) for n in _ROWS)
+        values = next((fields.values for fields in rows if fields is not None), {})
+        self._add(source_name(str(space), str(name)), True, Fields(values, row.schema), key)
 
-    def _add_value(self, topic: str, value: Any, key: _Fields) -> None:
-        payload, field = _unframed(value)
-        source = payload.get("source")
-        is_debezium = isinstance(source, dict) and "op" in payload
-        if isinstance(source, dict) and is_debezium:
-            space = source.get("schema") or source.get("db") or ""
-            topic = source_name(str(space), str(source.get("table") or ""))
-            row = payload.get("after") or payload.get("before") or {}
-            field = None if field is None else field.part("after")
-        else:
-            topic, row = source_name(topic or "table"), payload
-        self._add(topic, row, field, key, has_zone=not is_debezium)
+    def _add(self, table: str, is_debezium: bool, row: Fields, key: Fields | None) -> None:
+        schema = row.schema
+        if schema is not None and schema.field.part("op") and (after := schema.field.part("after")):
+            schema = Schema(after)
+        if key is None or not key.values:
+            key = Fields({name: row.values.get(name, b"null") for name in self._key}, schema)
+        if not key.values:
+            self.tables.meet(table, (), ())
+            return
+        reader = RowReader(self._json, self.tables, has_zone=not is_debezium)
+        reader.cells(table, row.values, reader.plan(table, key, schema))
 
-    def _add(
-        self,
-        source: str,
-        row: Mapping[str, Any],
-        field: Field | None,
-        key: _Fields,
-        *,
-        has_zone: bool,
-    ) -> None:
-        key_values, key_field = key
-        if field is not None and (after := field.part("after")) is not None and field.part("op"):
-            field = after
-        if not key_values:
-            key_field, key_values = field, {name: row.get(name) for name in self._key}
 
-        def shown(name: str, value: Any, struct: Field | None) -> Shown | None:
-            declared = None if struct is None else struct.part(name)
-            if declared is not None:
-                return Shown(name, kind_of(declared, has_zone=has_zone).type)
-            return self._guess(name, value)
-
-        parts = [shown(name, value, key_field) for name, value in key_values.items()]
-        names = row if field is None else [part.name for part in field.parts]
-        columns = [shown(n, row.get(n), field) for n in names if n not in key_values]
-        self.tables.meet(source, filter(None, parts), list(filter(None, columns)))
-
-    def _guess(self, name: str, value: Any) -> Shown | None:
-        if value is None:
-            is_key = name in self._key
-            return Shown(name, DataType.STRING, is_guess=True) if is_key else None
-        return self._json.shown(name, json.dumps(value).encode())
+_VALUES: Final = frozenset({"value", "payload"})
+_ROWS: Final = ("after", "before")
 
 
 def _schema(node: Mapping[str, Any], line: str) -> Field | None:
@@ -149,21 +126,6 @@ def _name_of(field: Field, node: Mapping[str, Any]) -> tuple[str, bool]:
     return source_name(table or "table"), is_debezium
 
 
-def _parsed(given: Any) -> Any:
-    """A key or a value: JSON, or a text that is JSON."""
-    if not isinstance(given, str):
-        return given
-    try:
-        return json.loads(given)
-    except ValueError:
-        return given
-
-
-def _unframed(given: Any) -> _Fields:
-    """The fields of a record, and its schema. A value without fields has one name."""
-    field = None
-    if isinstance(given, dict) and isinstance(given.get("schema"), dict) and "payload" in given:
-        field, given = connect_field(given["schema"]), given["payload"]
-    if isinstance(given, dict):
-        return given, field
-    return ({} if given is None else {"key": given}), None
+def _bytes(given: Any) -> bytes:
+    """A key or a value as its bytes: a text is them, and other JSON is written."""
+    return (given if isinstance(given, str) else json.dumps(given)).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -32,16 +33,14 @@ class SourceFormat(StrEnum):
 
 
 class OnTruncate(StrEnum):
-    """The effect of a truncation: the rows of the table are deleted, or the bridge stops."""
+    """The effect of a truncation."""
 
     DELETE = "delete"
     STOP = "stop"
 
 
 class OnMissingValue(StrEnum):
-    """The effect of a value that is in no event: the bridge stops, the row is a dead letter, or the
-    column is NULL.
-    """
+    """The effect of a value that is in no event. `LETTER`: the row is a dead letter."""
 
     STOP = "stop"
     LETTER = "letter"
@@ -118,9 +117,7 @@ class TruncatedTable:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a transaction, which has `count` events in the topics of the source. `counts` has
-    them by table.
-    """
+    """The end of a transaction with `count` events, and their `counts` by table."""
 
     commit: Commit
     count: int
@@ -129,9 +126,8 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A record without an event. `rule` is a word for the reason, for example
-    `TOMBSTONE`. It counts in its transaction if `commit` names one. `table` is its table, if it has
-    one.
+    """A record without an event. `rule` is a word for the reason, for example `TOMBSTONE`. It
+    counts in its transaction if `commit` names one.
     """
 
     rule: str
@@ -141,9 +137,8 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """A record that cannot be read. It becomes a dead letter (SRC-6).
-
-    `commit` and `table` have what could be read. `rule` and `detail` say why it was not.
+    """A record that cannot be read. It becomes a dead letter (SRC-6). `commit` and `table` have
+    what could be read.
     """
 
     rule: str
@@ -182,8 +177,8 @@ class Waiting:
     """The next transaction, and the reason why it waits, for status and log.
 
     - `reason` is one of `clock` (the next commit time is ahead of `now`), `snapshot` (the first
-      transaction waits until the initial snapshot was read) and `events` (a transaction lacks
-      events).
+      transaction waits until the initial snapshot was read), `events` (a transaction lacks
+      events) and `topic` (there is no transaction topic: `transaction` is its name).
     - `transaction` is the next transaction, and `since` is Kafka's time of its end (µs).
     - `counts` and `arrived` are the numbers of its events by table, as it has them and as they were
       read. `missing` is the number of events that were not read.
@@ -199,10 +194,18 @@ class Waiting:
 
 def least_time(record: ForeignRecord, commit: Commit) -> int:
     """Return the commit time of a record (µs), but not after Kafka's time of it."""
-    return min(commit.time, record.timestamp) if commit.time else record.timestamp
+    time, arrived_at = commit.time, record.timestamp
+    if 0 < time <= arrived_at:
+        return time
+    return arrived_at or max(time, 1)  # Kafka's time of a record may be missing
 
 
-class Sequencer(Protocol):
+def lacks_transaction(event: Event) -> bool:
+    """Return whether a row was changed in a transaction that the source does not name."""
+    return isinstance(event, Row) and not event.is_snapshot and not event.commit.transaction
+
+
+class Sequencer:
     """Brings the events of all partitions into one order (SRC-2).
 
     The caller reads each partition in order, from `starts` and otherwise from its first record. It
@@ -217,54 +220,60 @@ class Sequencer(Protocol):
 
     A new sequencer that is made from a token releases what came after it again, with the same
     commit timestamps.
+
+    - `waiting` is the transaction that the last call of `released` did not release, although it has
+      ended.
+    - `repetitions` is the number of events that were dropped because they had come before.
     """
 
+    def __init__(self, max_clock_skew_s: int) -> None:
+        """A commit time that is more than half of `max_clock_skew_s` ahead waits."""
+        self._skew_us, self._now = max_clock_skew_s * 500_000, 0
+        self.wants_ends = self.has_claim = False
+        self.waiting: Waiting | None = None
+        self.repetitions = 0
+
+    @abstractmethod
     def add(self, record: ForeignRecord, event: Event) -> None:
         """Take the next record of its partition."""
 
+    @abstractmethod
     def released(self, now: int) -> Iterator[Released]:
         """Remove and return the events whose turn has come, at this time (µs)."""
 
     @property
+    @abstractmethod
     def starts(self) -> Mapping[TopicPartition, int]:
         """The offset from which each partition is read after a restart. A partition that is absent
         is read from its first record.
         """
 
     @property
+    @abstractmethod
     def reached(self) -> int:
         """The commit timestamp up to which everything was released. 0: none yet."""
 
+    @abstractmethod
     def token(self, topic_ids: Mapping[str, str]) -> bytes:
         """The state as a resume token, with the ids of the topics. `SourcePosition` reads it."""
 
     @property
+    @abstractmethod
     def full(self) -> Collection[TopicPartition]:
         """The partitions of which no more records can be taken now."""
 
-    @property
-    def wants_ends(self) -> bool:
-        """Whether the end offsets of all partitions are needed, as they are now."""
-
+    @abstractmethod
     def ends(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Take the end offsets of all partitions, also of those without records. No record was
         added while the caller asked for them. It can be called without `wants_ends`, too.
         """
 
+    @abstractmethod
     def read_to(self, partition: TopicPartition, offset: int) -> None:
         """Take the offset up to which a partition was read. It can be greater than that of the last
         record: Kafka's own records for transactions have offsets, too, and deleted records had one.
         """
 
-    @property
-    def has_claim(self) -> bool:
-        """Whether `reached` with `token` must be acknowledged before anything else is sent."""
-
     def claim_acknowledged(self) -> None:
         """Go on: Kafka has the heartbeat with the claim."""
-
-    @property
-    def waiting(self) -> Waiting | None:
-        """The transaction that the last call of `released` did not release, although it has ended.
-        None: no transaction waits.
-        """
+        self.has_claim = False

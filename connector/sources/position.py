@@ -18,16 +18,6 @@ ByTopic = Mapping[str, Mapping[int, T]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedTopic:
-    """A topic whose first record came after the end `since` of a transaction. Older rows in it were
-    never released. `passed` are the Kafka partitions that have no such rows any more.
-    """
-
-    since: LogPosition
-    passed: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePosition:
     """The position of a bridge.
 
@@ -37,8 +27,10 @@ class SourcePosition:
     - `time` is the newest commit timestamp of a whole transaction (µs). `clocks` has one for each
       Kafka partition, if each has its own, and `afters` what the newest event there came after.
     - `end` is the end of the last finished transaction. `recent` are the ids of the last ones.
-    - `joined` are topics that came later. `grown_to` has the end offsets of topics that have got
-      another Kafka partition, as they were then.
+    - `joined` are topics whose first record came after the end of a transaction. Older rows in them
+      were never released. `passed` are the partitions that have no such rows any more.
+    - `grown_to` has the end offsets of topics that have got another Kafka partition, as they were
+      then.
     - `lost_before` is an offset of the transaction topic: transactions that end before it may lack
       events that Kafka had deleted before the first start. `is_truncated`: there are such events,
       and no transaction was released yet.
@@ -53,7 +45,8 @@ class SourcePosition:
     afters: ByTopic[LogPosition] = field(default_factory=dict)
     end: LogPosition = ()
     recent: tuple[str, ...] = ()
-    joined: Mapping[str, JoinedTopic] = field(default_factory=dict)
+    joined: Mapping[str, LogPosition] = field(default_factory=dict)
+    passed: tuple[TopicPartition, ...] = ()
     grown_to: ByTopic[int] = field(default_factory=dict)
     lost_before: int = 0
     is_truncated: bool = False

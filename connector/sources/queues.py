@@ -102,11 +102,6 @@ class Arrived:
             number: bytearray(bits.ljust(_CHUNK_BYTES, b"\0")) for number, bits in sequences.items()
         }
 
-    @property
-    def unreleased(self) -> int:
-        """The number of events that wait in queues to be released."""
-        return self.count - self.skipped - self.released
-
     def take(self, sequence: int) -> bool:
         """Count an event. False: it was counted before. The number 0 is unknown, and never seen."""
         if sequence:

@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from connector.records.avro_decoder import DamagedError
+from connector.records.avro_decoder import DamagedError, Reader
 from connector.records.avro_plan import UnreadableSchemaError
 from connector.records.codec import CONFLUENT, CONFLUENT_BYTES
-from connector.sources.columns import Shown
 from connector.sources.model import Commit, Poison
 from connector.sources.schemas import AvroType, Field, avro_type, connect_field
 from connector.sources.values import (
@@ -22,7 +21,8 @@ from connector.sources.values import (
     NULL,
     QUOTE,
     Convert,
-    kind_of,
+    DecimalText,
+    Kind,
     natural_of_json,
     natural_text,
 )
@@ -58,8 +58,8 @@ class Targets(dict[str, Target | None]):
 class Schema:
     """A schema that records have: of a key, a row or an event. It is equal only to itself."""
 
-    def __init__(self, field: Field, avro: AvroType | None = None) -> None:
-        self.field, self.avro = field, avro
+    def __init__(self, field: Field) -> None:
+        self.field = field
 
 
 class Fields(NamedTuple):
@@ -67,35 +67,6 @@ class Fields(NamedTuple):
 
     values: Mapping[str, Any]
     schema: Schema | None
-
-
-class Format(Protocol):
-    """How records are written. Its methods raise one of `UNREADABLE`."""
-
-    def key(self, key: bytes) -> Fields | None:
-        """Return the fields of a key. None: it is null."""
-
-    def any_key(self, key: bytes) -> Fields | None:
-        """Return the fields of a key that may be text, or a value without fields: the field `key`.
-        None: it is null.
-        """
-
-    def row(self, value: bytes) -> Fields | None:
-        """Return the fields of a row. A value without fields is the field `value`. None: it is
-        null.
-        """
-
-    def event(self, value: bytes, shape: type[_S]) -> tuple[_S, Schema | None]:
-        """Return an event of this shape, whose fields `after` is not read yet, and its schema."""
-
-    def cells(self, values: Mapping[str, Any], targets: Targets) -> Cells:
-        """Return the cells of fields. A value that does not fit is its natural text."""
-
-    def convert(self, field: Field, *, has_zone: bool) -> Convert | None:
-        """Return how a value of a field becomes a cell."""
-
-    def shown(self, field: str, value: Any) -> Shown | None:
-        """Return what a value without a schema shows of its field. None: it is null."""
 
 
 class _Framed(Struct):
@@ -106,42 +77,38 @@ class _Framed(Struct):
 
 
 class JsonFormat:
-    """JSON. A record may have its schema, as Connect's JSON converter writes it."""
+    """JSON. A record may have its schema, as Connect's JSON converter writes it.
+
+    The methods of a format raise one of `UNREADABLE` for a record that cannot be read.
+    """
 
     def __init__(self) -> None:
         self._schemas: dict[bytes, Schema] = {}
         self._decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
-    def key(self, key: bytes) -> Fields | None:
-        return self._fields(key, "")
-
-    def any_key(self, key: bytes) -> Fields | None:
+    def fields(self, data: bytes, name: str = "") -> Fields | None:
+        """Return the fields of a key or a row. None: it is null. A value without fields is the
+        field `name`: `KEY`, which any text can be, or `VALUE`. Without a name, it is a fault.
+        """
         try:
-            return self._fields(key, KEY)
+            payload, schema = self._unframed(data)
+            text = bytes(payload)
+            if text.lstrip()[:1] == b"{":
+                return Fields(_objects.decode(text), schema)
+            value = bytes(_any.decode(text))
         except msgspec.DecodeError:
-            return Fields({KEY: msgspec.json.encode(key.decode())}, None)
-
-    def row(self, value: bytes) -> Fields | None:
-        return self._fields(value, VALUE)
+            if name != KEY:
+                raise
+            value = msgspec.json.encode(data.decode())
+        return None if value == b"null" else _only_field(name, value)
 
     def event(self, value: bytes, shape: type[_S]) -> tuple[_S, Schema | None]:
+        """Return an event of this shape, whose field `after` is not read yet, and its schema."""
         decoder = self._decoders.get(shape)
         if decoder is None:
             decoder = self._decoders[shape] = msgspec.json.Decoder(shape)
         payload, schema = self._unframed(value)
         return decoder.decode(payload), schema
-
-    def _fields(self, text: bytes, name: str) -> Fields | None:
-        payload, schema = self._unframed(text)
-        text = bytes(payload)
-        if text.lstrip()[:1] == b"{":
-            return Fields(_objects.decode(text), schema)
-        value = bytes(_any.decode(text))
-        if value == b"null":
-            return None
-        if not name:
-            raise ValueError("the key has no fields")
-        return Fields({name: value}, None)
 
     def _unframed(self, text: bytes) -> tuple[bytes | Raw, Schema | None]:
         """The record without its schema, and the schema. A row may have such columns, too: a schema
@@ -167,6 +134,7 @@ class JsonFormat:
         return schema
 
     def cells(self, values: Mapping[str, Any], targets: Targets) -> Cells:
+        """Return the cells of fields. A value that does not fit is its natural text."""
         cells: Cells = {}
         for field, raw in values.items():
             target = targets[field]
@@ -180,6 +148,8 @@ class JsonFormat:
                 continue
             if first == QUOTE:
                 text = text[1:-1] if b"\\" not in text else natural_of_json(text)
+            elif isinstance(convert, DecimalText):
+                convert = convert.of_number
             if convert is not None:
                 try:
                     text = convert(text)
@@ -189,23 +159,22 @@ class JsonFormat:
             cells[cell] = text
         return cells
 
-    def convert(self, field: Field, *, has_zone: bool) -> Convert | None:
-        return kind_of(field, has_zone=has_zone).of_text
+    def convert(self, kind: Kind) -> Convert | None:
+        """Return how a value of this kind becomes a cell."""
+        return kind.of_text
 
-    def shown(self, field: str, value: Any) -> Shown | None:
+    def guess(self, value: Any) -> DataType | None:
+        """Return the type that a value without a schema shows. None: it is null."""
         text = bytes(value)
         if text == b"null":
             return None
         if text[:1] in b"-0123456789":
-            is_whole = len(text) < 20 and _is_whole(text) is not None
-            type_ = DataType.INT64 if is_whole else DataType.FLOAT64
-        else:
-            type_ = _SHOWN.get(text[:1], DataType.STRING)
-        return Shown(field, type_, is_guess=True)
+            return DataType.INT64 if _is_int64(text) else DataType.FLOAT64
+        return _GUESSES.get(text[:1], DataType.STRING)
 
 
 class AvroFormat:
-    """Avro in Confluent's framing.
+    """Avro in Confluent's framing. It has the methods of `JsonFormat`.
 
     Args:
         schema_of: Returns the schema of an id. Its errors are not caught.
@@ -213,53 +182,42 @@ class AvroFormat:
 
     def __init__(self, schema_of: SchemaOf) -> None:
         self._schema_of = schema_of
-        self._schemas: dict[int, Schema] = {}
-        self._readers: dict[tuple[int, type | None], Any] = {}
+        self._readings: dict[tuple[int, type | None], tuple[Reader, Schema]] = {}
 
-    def key(self, key: bytes) -> Fields | None:
-        return self._fields(key, "")
-
-    def any_key(self, key: bytes) -> Fields | None:
-        return self._fields(key, KEY) if key[:1] == CONFLUENT else Fields({KEY: key}, None)
-
-    def row(self, value: bytes) -> Fields | None:
-        return self._fields(value, VALUE)
-
-    def event(self, value: bytes, shape: type[_S]) -> tuple[_S, Schema | None]:
-        schema_id, schema = self._schema(value)
-        read = self._readers.get((schema_id, shape))
-        if read is None:
-            assert schema.avro is not None
-            read = self._readers[schema_id, shape] = schema.avro.reader(
-                _readers(schema.avro, shape)
-            )
-        return msgspec.convert(_read(read, value), shape), schema
-
-    def _fields(self, value: bytes, name: str) -> Fields | None:
-        schema_id, schema = self._schema(value)
-        read = self._readers.get((schema_id, None))
-        if read is None:
-            assert schema.avro is not None
-            read = self._readers[schema_id, None] = schema.avro.rows()
-        datum = _read(read, value)
+    def fields(self, data: bytes, name: str = "") -> Fields | None:
+        if name == KEY and data[:1] != CONFLUENT:
+            return Fields({KEY: data}, None)
+        datum, schema = self._datum(data, None)
         if isinstance(datum, dict):
             return Fields(datum, schema)
-        if datum is not None and not name:
-            raise ValueError("the key has no fields")
-        return None if datum is None else Fields({name: datum}, None)
+        return None if datum is None else _only_field(name, datum)
 
-    def _schema(self, value: bytes) -> tuple[int, Schema]:
-        if value[:1] != CONFLUENT or len(value) < CONFLUENT_BYTES:
+    def event(self, value: bytes, shape: type[_S]) -> tuple[_S, Schema | None]:
+        datum, schema = self._datum(value, shape)
+        return msgspec.convert(datum, shape), schema
+
+    def _datum(self, data: bytes, shape: type[Struct] | None) -> tuple[Any, Schema]:
+        """The datum of a record, as far as it has this shape, and its schema."""
+        if data[:1] != CONFLUENT or len(data) < CONFLUENT_BYTES:
             raise ValueError("the record has no schema id: it is not in Confluent's framing")
-        schema_id = int.from_bytes(value[1:CONFLUENT_BYTES], "big")
-        schema = self._schemas.get(schema_id)
-        if schema is None:
-            text = self._schema_of(schema_id)
-            if text is None:
-                raise UnreadableSchemaError(f"with the id {schema_id} is not in the registry")
-            compiled = avro_type(text)
-            schema = self._schemas[schema_id] = Schema(compiled.field, compiled)
-        return schema_id, schema
+        schema_id = int.from_bytes(data[1:CONFLUENT_BYTES], "big")
+        reading = self._readings.get((schema_id, shape))
+        if reading is None:
+            reading = self._readings[schema_id, shape] = self._reading(schema_id, shape)
+        read, schema = reading
+        datum, end = read(data, CONFLUENT_BYTES)
+        if end != len(data):
+            raise DamagedError(end, f"{len(data) - end} bytes behind the record")
+        return datum, schema
+
+    def _reading(self, schema_id: int, shape: type[Struct] | None) -> tuple[Reader, Schema]:
+        text = self._schema_of(schema_id)
+        if text is None:
+            raise UnreadableSchemaError(f"with the id {schema_id} is not in the registry")
+        avro = avro_type(text)
+        return avro.rows() if shape is None else avro.reader(_readers(avro, shape)), Schema(
+            avro.field
+        )
 
     def cells(self, values: Mapping[str, Any], targets: Targets) -> Cells:
         cells: Cells = {}
@@ -279,12 +237,14 @@ class AvroFormat:
                     cells[cell] = natural_text(value)
         return cells
 
-    def convert(self, field: Field, *, has_zone: bool) -> Convert | None:
-        return kind_of(field, has_zone=has_zone).of_value
+    def convert(self, kind: Kind) -> Convert | None:
+        return kind.of_value
 
-    def shown(self, field: str, value: Any) -> Shown | None:
-        return None if value is None else Shown(field, DataType.STRING, is_guess=True)
+    def guess(self, value: Any) -> DataType | None:
+        return None if value is None else DataType.STRING
 
+
+Format = JsonFormat | AvroFormat
 
 KEY: Final = "key"
 VALUE: Final = "value"
@@ -293,7 +253,7 @@ VALUE: Final = "value"
 MAX_SCHEMAS: Final = 10_000
 """The most schemas in records that are kept."""
 
-_SHOWN: Final = {
+_GUESSES: Final = {
     b"t": DataType.BOOL,
     b"f": DataType.BOOL,
     b"{": DataType.JSON,
@@ -302,19 +262,18 @@ _SHOWN: Final = {
 _framed: Final = msgspec.json.Decoder(_Framed)
 _objects: Final = msgspec.json.Decoder(dict[str, Raw])
 _any: Final = msgspec.json.Decoder(Raw)
-_is_whole = re.compile(rb"-?[0-9]+").fullmatch
+_is_int64 = re.compile(rb"-?[0-9]{1,18}|[0-9]{19}").fullmatch
+
+
+def _only_field(name: str, value: Any) -> Fields:
+    if not name:
+        raise ValueError("the key has no fields")
+    return Fields({name: value}, None)
 
 
 def _may_have_schema(text: bytes) -> bool:
     """Whether a record may have a schema. The converter writes it first."""
     return text[:10] == b'{"schema":' or b'"schema"' in text[:20] or text[:10] == b'{"payload"'
-
-
-def _read(read: Any, value: bytes) -> Any:
-    datum, end = read(value, CONFLUENT_BYTES)
-    if end != len(value):
-        raise DamagedError(end, f"{len(value) - end} bytes behind the record")
-    return datum
 
 
 def _readers(avro: AvroType, shape: type[Struct]) -> dict[str, Any]:
@@ -330,20 +289,16 @@ def _readers(avro: AvroType, shape: type[Struct]) -> dict[str, Any]:
         if name == "after":
             readers[name] = part.rows()
         else:
-            readers[name] = part.read if inner is None else part.reader(_readers(part, inner))
+            readers[name] = part.read() if inner is None else part.reader(_readers(part, inner))
     return readers
 
 
 def poison_of(error: BaseException, commit: Commit, table: str) -> Poison:
     """Return the event of a record whose reading raised an error of `UNREADABLE`."""
-    rule = "UNKNOWN_SCHEMA" if isinstance(error, UnreadableSchemaError) else "UNREADABLE"
-    return Poison(rule, _detail_of(error), commit, table)
-
-
-def _detail_of(error: BaseException) -> str:
+    if isinstance(error, UnreadableSchemaError):
+        return Poison("UNKNOWN_SCHEMA", f"the schema {error}", commit, table)
+    detail = str(error) or type(error).__name__
     if isinstance(error, DamagedError):
         path = ".".join(reversed(error.path))
-        return f"byte {error.offset}{f' in {path}' if path else ''}: {error.what}"
-    if isinstance(error, UnreadableSchemaError):
-        return f"the schema {error}"
-    return str(error) or type(error).__name__
+        detail = f"byte {error.offset}{f' in {path}' if path else ''}: {error.what}"
+    return Poison("UNREADABLE", detail, commit, table)

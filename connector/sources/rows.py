@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from connector.sources.columns import Shown, SourceTable, key_parts
 from connector.sources.records import Cells, Fields, Format, Schema, Target, Targets
 from connector.sources.schemas import Field
 from connector.sources.tables import KnownTables
-from connector.sources.values import kind_of, of_base64
+from connector.sources.values import Convert, Kind, kind_of, of_base64
 from connector.tables.keys import MAX_KEY_COLUMNS
 from connector.tables.presence import PRESENCE_QUALIFIER
 from connector.tables.values import DataType
 
 MAX_PLANS: Final = 10_000
 """The most tables and schemas whose plans are kept."""
+_LONGEST_INT: Final = 100
+
+
+def _changed_key(was_key: str) -> ValueError:
+    """The error of a row whose key is another column than that of the table. A key column that was
+    renamed is no longer in its row under the old name.
+    """
+    return ValueError(f"the key of the table is {was_key}, and this row has another key")
 
 
 class Plan(NamedTuple):
     """How the rows of a table with these schemas are read.
 
     - `key` has the targets of the key fields, and `key_types` the types of the key columns.
+    - `shown_key` has what the key shows of its fields.
     - `targets` has those of the other fields.
     - `others` names, for a cell, the cells of its field that have another type.
-    - `has_schema`: the columns follow from a schema.
-    - `with_column` has the fields that have a column.
+    - `with_column` has the fields that have a column. None: the columns follow from a schema.
+    - `was_key` is the name of the only key column, if the field of the key has another name.
     """
 
     key: Targets
     key_types: Mapping[str, DataType]
+    shown_key: list[Shown]
     targets: Targets
-    others: Mapping[str, tuple[str, ...]]
-    has_schema: bool
-    with_column: set[str]
+    others: Mapping[str, list[str]]
+    with_column: set[str] | None
+    was_key: str
 
 
 class RowReader:
@@ -85,58 +95,94 @@ class RowReader:
             if type_ is DataType.BYTES:
                 values[name] = cell
             elif type_ is DataType.INT64 and len(cell) < _LONGEST_INT:
-                values[name] = int(cell)
+                values[name] = number = int(cell)
+                if b"%d" % number != cell:  # a text, such as 007, is another key than 7
+                    raise ValueError(f"key column {name} is {cell!r}, and not INT64")
             else:
                 values[name] = cell.decode()
         return values
 
-    def cells(self, table: str, values: Mapping[str, Any], key: Fields, plan: Plan) -> Cells:
+    def cells(self, table: str, values: Mapping[str, Any], plan: Plan) -> Cells:
         """Return the cells of the fields of a row. New fields without a schema become columns."""
         cells = self.format.cells(values, plan.targets)
-        if not plan.has_schema and not plan.with_column.issuperset(cells):
-            new = [field for field in cells if field not in plan.with_column]
-            shown = [self.format.shown(field, values[field]) for field in new]
-            guesses = [guess for guess in shown if guess is not None]
-            plan.with_column.update(guess.field for guess in guesses)
+        if plan.was_key and plan.was_key in cells:
+            raise _changed_key(plan.was_key)
+        existing = plan.with_column
+        if existing is not None and not existing.issuperset(cells):
+            guesses = [
+                Shown(field, type_, is_guess=True)
+                for field in cells
+                if field not in existing and (type_ := self.format.guess(values[field])) is not None
+            ]
+            existing.update(guess.field for guess in guesses)
             if guesses:
-                self.tables.meet(table, self._shown_key(key), guesses)
+                self.tables.meet(table, plan.shown_key, guesses)
         return cells
+
+    def _kind(self, field: Field) -> Kind:
+        return kind_of(field, has_zone=self._has_zone)
 
     def _made(self, table: str, key: Fields, row: Field | None) -> Plan:
         if not 1 <= len(key.values) <= MAX_KEY_COLUMNS:
             raise ValueError(f"a key of {len(key.values)} fields")
+        of_key = {
+            name: None if key.schema is None else key.schema.field.part(name) for name in key.values
+        }
+        shown_key = [self._shown(name, of_key[name], value) for name, value in key.values.items()]
         fields = () if row is None else tuple(f for f in row.parts if f.name not in key.values)
-        shown = [
-            Shown(field.name, kind_of(field, has_zone=self._has_zone).type, default=field.default)
-            for field in fields
-        ]
-        made = self.tables.meet(table, self._shown_key(key), shown)
-        targets = self._targets(
-            table, made, zip(fields, (each.type for each in shown), strict=True)
-        )
+        shown = [self._shown(field.name, field) for field in fields]
+        made = self.tables.meet(table, shown_key, shown)
+        was_key, names = made.key[0].name, [part.name for part in key_parts(shown_key)]
+        if len(made.key) > 1 or len(names) > 1 or names == [was_key]:
+            was_key = ""
+        if was_key and any(field.name == was_key for field in fields):
+            raise _changed_key(was_key)
+        targets = self._targets(table, made, zip(fields, shown, strict=True))
         targets.update(dict.fromkeys(key.values))
-        key_targets, key_types = self._key_targets(table, made, key)
-        with_column = {column.field for column in made.columns} | {*key.values}
-        return Plan(key_targets, key_types, targets, _others(made), row is not None, with_column)
+        key_targets, key_types = self._key_targets(table, made, shown_key, of_key)
+        cells: dict[str, list[str]] = {}
+        for column in made.columns:
+            cells.setdefault(column.field, []).append(column.cell)
+        others = {
+            cell: [other for other in same if other != cell]
+            for same in cells.values()
+            for cell in same
+        }
+        with_column = {*cells, *key.values} if row is None else None
+        return Plan(key_targets, key_types, shown_key, targets, others, with_column, was_key)
 
-    def _targets(self, table: str, made: SourceTable, fields: Any) -> Targets:
+    def _shown(self, name: str, field: Field | None, value: Any = None) -> Shown:
+        """The field as its schema shows it, or without one, a value of the key."""
+        if field is None:
+            return Shown(name, self.format.guess(value) or DataType.STRING, is_guess=True)
+        return Shown(name, self._kind(field).type, default=field.default)
+
+    def _targets(
+        self, table: str, made: SourceTable, fields: Iterable[tuple[Field, Shown]]
+    ) -> Targets:
         targets = Targets()
         declared = self.tables.declared.get(table)
-        for name in () if declared is None else declared.bytes_fields:
-            targets[name] = Target(name, of_base64)
-        for field, type_ in fields:
-            column = made.column(field.name, type_)
-            convert = self.format.convert(field, has_zone=self._has_zone)
-            targets[field.name] = Target(field.name if column is None else column.cell, convert)
+        for column in () if declared is None else declared.columns:
+            if column.type is DataType.BYTES:
+                for name in (column.name, column.qualifier.decode("utf-8", "replace")):
+                    targets[name] = Target(name, of_base64)
+        for field, shown in fields:
+            of_field = made.column(field.name, shown.type)
+            cell = field.name if of_field is None else of_field.cell
+            targets[field.name] = Target(cell, self.format.convert(self._kind(field)))
         targets[PRESENCE_QUALIFIER.decode()] = None
         return targets
 
     def _key_targets(
-        self, table: str, made: SourceTable, key: Fields
+        self,
+        table: str,
+        made: SourceTable,
+        shown_key: list[Shown],
+        fields: Mapping[str, Field | None],
     ) -> tuple[Targets, dict[str, DataType]]:
-        declared = self.tables.declared.get(table)
-        shown_key = self._shown_key(key)
-        parts = {part.name: part for part in made.key}
+        definition = self.tables.declared.get(table)
+        declared = {} if definition is None else {p.name: p.type for p in definition.key.parts}
+        parts = {part.name: part.type for part in made.key}
         names = [part.name for part in key_parts(shown_key)]
         if len(names) == len(parts) == 1:
             names = list(parts)  # its field has another name than before
@@ -144,46 +190,13 @@ class RowReader:
             raise ValueError(f"the key has {', '.join(names)}: the table has {', '.join(parts)}")
         targets, types = Targets(), {}
         for name, shown in zip(names, shown_key, strict=True):
-            type_ = parts[name].type
-            if declared is not None:
-                name = declared.key_name(name)
-                type_ = declared.key.get(name, type_)
-            field = _field_of(key.schema, shown.field)
-            convert = None
-            if field is not None:
-                convert = self.format.convert(field, has_zone=self._has_zone)
-            elif type_ is DataType.BYTES:
-                convert = of_base64
+            type_ = parts[name]
+            if len(declared) == 1:
+                (name,) = declared  # the only one may have any name
+            type_ = declared.get(name, type_)
+            convert: Convert | None = of_base64 if type_ is DataType.BYTES else None
+            if (field := fields[shown.field]) is not None:
+                convert = self.format.convert(self._kind(field))
             targets[shown.field] = Target(name, convert)
             types[name] = type_
         return targets, types
-
-    def _shown_key(self, key: Fields) -> list[Shown]:
-        shown = []
-        for name, value in key.values.items():
-            field, type_ = _field_of(key.schema, name), None
-            if field is not None:
-                type_ = kind_of(field, has_zone=self._has_zone).type
-            guess = None if type_ is not None else self.format.shown(name, value)
-            is_guess, type_ = type_ is None, type_ or (guess.type if guess else DataType.STRING)
-            shown.append(Shown(name, type_, is_guess))
-        return shown
-
-
-_LONGEST_INT: Final = 100
-
-
-def _field_of(schema: Schema | None, name: str) -> Field | None:
-    return None if schema is None else schema.field.part(name)
-
-
-def _others(table: SourceTable) -> dict[str, tuple[str, ...]]:
-    by_field: dict[str, list[str]] = {}
-    for column in table.columns:
-        by_field.setdefault(column.field, []).append(column.cell)
-    return {
-        cell: tuple(other for other in cells if other != cell)
-        for cells in by_field.values()
-        if len(cells) > 1
-        for cell in cells
-    }

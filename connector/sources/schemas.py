@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from connector.records.avro_decoder import (
     PRIMITIVE_READERS,
@@ -81,52 +81,71 @@ def connect_field(schema: object, name: str = "", depth: int = 0) -> Field:
 
 
 class AvroType(NamedTuple):
-    """A type of Avro, its readers, and its parts: the fields of a record, or the branches of a
-    union.
+    """A type of Avro.
 
-    `read_raw` reads a text as its bytes. An item has `has_bytes` if each value has a byte.
+    - `kind` is its word in Avro.
+    - `parts` are the fields of a record, the branches of a union, or the item of a list or map.
+    - `detail` has the symbols of an enum, or the size of a fixed.
+    - `has_bytes`: each value has a byte.
     """
 
     field: Field
-    read: Reader
-    read_raw: Reader
-    skip: Reader
-    has_bytes: bool
+    kind: str
     parts: tuple[AvroType, ...] = ()
-    is_union: bool = False
+    detail: Any = None
+    has_bytes: bool = True
 
     def part(self, name: str) -> AvroType | None:
         """Return the type of a field of the record. A record in a union counts, too."""
         for part in self.parts:
-            if self.is_union and (inner := part.part(name)) is not None:
+            if self.kind == "union" and (inner := part.part(name)) is not None:
                 return inner
-            if not self.is_union and part.field.name == name:
+            if self.kind != "union" and part.field.name == name:
                 return part
         return None
 
+    def read(self, how: Literal["text", "bytes", "skip"] = "text") -> Reader:
+        """Return a reader that reads texts or their bytes, or skips a value. Texts in a list, a map
+        or a record are read as texts.
+        """
+        is_skip = how == "skip"
+        match self.kind:
+            case "union":
+                return _union_reader(self.parts, [part.read(how) for part in self.parts])
+            case "record":
+                read = () if is_skip else self.parts
+                return self.reader({part.field.name: part.read() for part in read})
+            case "array" | "map" as kind if is_skip:
+                skip = self.parts[0].read("skip")
+                return blocks_skipper([skip] if kind == "array" else [skip_bytes, skip])
+            case "array" | "map" as kind:
+                make = array_reader if kind == "array" else map_reader
+                return make(self.parts[0].read())
+            case "enum":
+                texts: list[Any] = self.detail
+                symbols = [s.encode("utf-8", "replace") for s in texts] if how == "bytes" else texts
+                return read_int if is_skip else enum_reader(symbols)
+            case "fixed":
+                return fixed_reader(self.detail)
+            case "string" if how == "bytes":
+                return read_bytes
+        return (PRIMITIVE_SKIPPERS if is_skip else _READERS)[self.kind]
+
     def reader(self, readers: Mapping[str, Reader]) -> Reader:
         """Return a reader of a record that reads only these fields, each with its reader."""
-        if self.is_union:
+        if self.kind == "union":
             return _union_reader(self.parts, [branch.reader(readers) for branch in self.parts])
-        if self.field.base != "struct":
-            return self.read
-        return record_reader(
-            [
-                (
-                    part.field.name,
-                    readers.get(part.field.name, part.skip),
-                    part.field.name in readers,
-                )
-                for part in self.parts
-            ],
-            {},
-        )
+        if self.kind != "record":
+            return self.read()
+        fields = [(part.field.name, part) for part in self.parts]
+        steps = [(n, readers.get(n) or part.read("skip"), n in readers) for n, part in fields]
+        return record_reader(steps, {})
 
     def rows(self) -> Reader:
         """Return a reader of a record whose texts are read as bytes."""
-        if self.is_union:
+        if self.kind == "union":
             return _union_reader(self.parts, [branch.rows() for branch in self.parts])
-        return self.reader({part.field.name: part.read_raw for part in self.parts})
+        return self.reader({part.field.name: part.read("bytes") for part in self.parts})
 
 
 def avro_type(text: str) -> AvroType:
@@ -161,12 +180,14 @@ class _AvroCompiler:
             raise UnreadableSchemaError(f"is not an Avro schema: {schema!s:.80} is no type")
         field = Field(name, _BASES.get(kind, kind), *_logical(schema))
         if kind in PRIMITIVES:
-            read = _FLOATS.get(kind, PRIMITIVE_READERS[kind])
-            raw = read_bytes if kind == "string" else read
-            return AvroType(field, read, raw, PRIMITIVE_SKIPPERS[kind], kind != "null")
+            return AvroType(field, kind, has_bytes=kind != "null")
         within = (*within, _full_name(schema, namespace))
         if kind in ("array", "map"):
-            return self._items(schema, kind, field, namespace, within)
+            given = schema.get("items" if kind == "array" else "values")
+            item = self.type(given, "", namespace, within)
+            if not item.has_bytes:
+                raise UnreadableSchemaError("has a list whose items have no bytes")
+            return AvroType(field._replace(parts=(item.field,)), kind, (item,))
         if kind in ("record", "error", "enum", "fixed"):
             self.named.setdefault(within[-1], (schema, namespace))
             return self._named(schema, kind, field, within)
@@ -176,16 +197,9 @@ class _AvroCompiler:
         self, schema: list[Any], name: str, namespace: str, within: Collection[str]
     ) -> AvroType:
         branches = tuple(self.type(branch, name, namespace, (*within, "")) for branch in schema)
-        values = [branch.field for branch in branches if branch.field.base != "null"]
-        return AvroType(
-            values[0] if len(values) == 1 else Field(name, "union"),
-            _union_reader(branches, [branch.read for branch in branches]),
-            _union_reader(branches, [branch.read_raw for branch in branches]),
-            _union_reader(branches, [branch.skip for branch in branches]),
-            has_bytes=True,
-            parts=branches,
-            is_union=True,
-        )
+        values = [branch.field for branch in branches if branch.kind != "null"]
+        field = values[0] if len(values) == 1 else Field(name, "union")
+        return AvroType(field, "union", branches)
 
     def _by_name(self, given: str, name: str, namespace: str, within: Collection[str]) -> AvroType:
         full = _full_name({"name": given}, namespace)
@@ -197,24 +211,6 @@ class _AvroCompiler:
         schema, defined_in = self.named[full]
         return self.type(schema, name, defined_in, within)
 
-    def _items(
-        self,
-        schema: dict[str, Any],
-        kind: str,
-        field: Field,
-        namespace: str,
-        within: tuple[str, ...],
-    ) -> AvroType:
-        item = self.type(
-            schema.get("items" if kind == "array" else "values"), "", namespace, within
-        )
-        if not item.has_bytes:
-            raise UnreadableSchemaError("has a list whose items have no bytes")
-        is_array = kind == "array"
-        read = array_reader(item.read) if is_array else map_reader(item.read)
-        skip = blocks_skipper([item.skip] if is_array else [skip_bytes, item.skip])
-        return AvroType(field._replace(parts=(item.field,)), read, read, skip, has_bytes=True)
-
     def _named(
         self, schema: dict[str, Any], kind: str, field: Field, within: tuple[str, ...]
     ) -> AvroType:
@@ -222,31 +218,21 @@ class _AvroCompiler:
             symbols = schema.get("symbols")
             if not isinstance(symbols, list):
                 raise UnreadableSchemaError("has an enum without symbols")
-            texts = [str(symbol) for symbol in symbols]
-            raw = enum_reader([text.encode("utf-8", "replace") for text in texts])  # type: ignore[misc]
-            return AvroType(field, enum_reader([*texts]), raw, read_int, has_bytes=True)
+            return AvroType(field, kind, detail=[str(symbol) for symbol in symbols])
         if kind == "fixed":
             size = schema.get("size")
             if not isinstance(size, int) or size < 0:
                 raise UnreadableSchemaError(f"has the size {size!r}")
-            read = fixed_reader(size)
-            return AvroType(field, read, read, read, has_bytes=size > 0)
+            return AvroType(field, kind, detail=size, has_bytes=size > 0)
         namespace = within[-1].rpartition(".")[0]
         parts = []
         for declared in _fields(schema):
             part = self.type(declared.get("type"), _text_of(declared, "name"), namespace, within)
             made = part.field._replace(default=_default(declared))
             parts.append(part._replace(field=made))
-        names = [part.field.name for part in parts]
-        readers = [(name, part.read, True) for name, part in zip(names, parts, strict=True)]
-        skippers = [(name, part.skip, False) for name, part in zip(names, parts, strict=True)]
-        read = record_reader(readers, {})
-        return AvroType(
-            field._replace(parts=tuple(part.field for part in parts)),
-            *(read, read, record_reader(skippers, {})),
-            any(part.has_bytes for part in parts),
-            tuple(parts),
-        )
+        field = field._replace(parts=tuple(part.field for part in parts))
+        has_bytes = any(part.has_bytes for part in parts)
+        return AvroType(field, "record", tuple(parts), has_bytes=has_bytes)
 
 
 def _union_reader(branches: Sequence[AvroType], readers: Sequence[Reader]) -> Reader:
@@ -275,7 +261,11 @@ def _float_reader(layout: str) -> Reader:
     return read
 
 
-_FLOATS: Final = {"float": _float_reader("<f"), "double": _float_reader("<d")}
+_READERS: Final[Mapping[str, Reader]] = {
+    **PRIMITIVE_READERS,
+    "float": _float_reader("<f"),
+    "double": _float_reader("<d"),
+}
 
 _BASES: Final = {
     "int": "int32",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from connector.sources.columns import source_name
 from connector.sources.model import Commit, Event, ForeignRecord, Row, Skipped
-from connector.sources.records import UNREADABLE, Format, poison_of
+from connector.sources.records import KEY, UNREADABLE, VALUE, Format, poison_of
 from connector.sources.rows import RowReader
 from connector.sources.tables import KnownTables
 
@@ -24,14 +24,10 @@ class UpsertDecoder:
 
     def __init__(self, format: Format, tables: KnownTables) -> None:  # noqa: A002 - its word
         self._rows = RowReader(format, tables, has_zone=True)
-        self._names: dict[str, str] = {}
 
     def decode(self, record: ForeignRecord) -> Event:
         """Return the event of a record. For data, it never raises."""
-        table = self._names.get(record.topic)
-        if table is None:
-            table = self._names[record.topic] = source_name(record.topic)
-        commit = Commit(time=record.timestamp)
+        table, commit = source_name(record.topic), Commit(time=record.timestamp)
         if record.key is None:
             return Skipped("NO_KEY", commit, table)
         if self._rows.tables.is_left_out(table):
@@ -42,13 +38,13 @@ class UpsertDecoder:
             return poison_of(error, commit, table)
 
     def _row(self, record: ForeignRecord, raw_key: bytes, commit: Commit, table: str) -> Event:
-        key = self._rows.format.any_key(raw_key)
+        key = self._rows.format.fields(raw_key, KEY)
         if key is None:
             return Skipped("NO_KEY", commit, table)
-        row = None if record.value is None else self._rows.format.row(record.value)
+        row = None if record.value is None else self._rows.format.fields(record.value, VALUE)
         plan = self._rows.plan(table, key, None if row is None else row.schema)
         values = self._rows.key(key, plan)
         if row is None:
             return Row(table=table, commit=commit, key=values, deleted=True)
-        cells = self._rows.cells(table, row.values, key, plan)
+        cells = self._rows.cells(table, row.values, plan)
         return Row(table=table, commit=commit, key=values, cells=cells)

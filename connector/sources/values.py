@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -36,7 +36,7 @@ NULL: Final = ord("n")
 class Kind(NamedTuple):
     """The type of a column, and how values become its cells.
 
-    - `of_text` takes the natural text of a value in JSON.
+    - `of_text` takes the natural text of a value in JSON. See `DecimalText`, too.
     - `of_value` takes a value as `AvroType.read_raw` returns it.
 
     Both raise one of `MISFITS` for other values. None: the value is the cell.
@@ -50,12 +50,8 @@ class Kind(NamedTuple):
 def natural_of_json(text: bytes) -> bytes:
     """Return the natural text of a value in JSON that is not null."""
     if text[0] == QUOTE:
-        return text[1:-1] if b"\\" not in text else _unquoted(text)
+        return text[1:-1] if b"\\" not in text else _strings.decode(text).encode()
     return text
-
-
-def _unquoted(text: bytes) -> bytes:
-    return _strings.decode(text).encode()
 
 
 def natural_text(value: object) -> bytes:
@@ -80,26 +76,20 @@ def kind_of(field: Field, *, has_zone: bool) -> Kind:
         logical = "timestamp-millis"
     source_type = field.parameters.get("__debezium.source.column.type", "")
     if field.base == "string" and source_type in ("NUMERIC", "DECIMAL"):
-        kind = _decimal_text(field)
-    elif logical in _NUMBERS and field.base in ("int32", "int64"):
+        return _decimal_text(field)
+    if logical in _NUMBERS and field.base in ("int32", "int64"):
         type_, convert = _NUMBERS[logical]
-        kind = Kind(type_, lambda text: convert(int(text)), convert)
-    elif logical in _TEXTS and field.base == "string":
+        return Kind(type_, lambda text: convert(int(text)), convert)
+    if logical in _TEXTS and field.base == "string":
         type_, of_text = _TEXTS[logical]
-        kind = Kind(type_, of_text, of_text)
-    elif logical == _CONNECT + "Decimal" and field.base == "bytes":
-        kind = _decimal(field)
-    elif logical == "io.debezium.data.VariableScaleDecimal" and field.base == "struct":
-        kind = Kind(
-            DataType.BIGNUMERIC,
-            lambda text: _of_variable_scale(msgspec.json.decode(text)),
-            _of_variable_scale,
-        )
-    elif field.base == "array" and field.parts:
-        kind = _array(field.parts[0], has_zone=has_zone)
-    else:
-        kind = _KINDS.get(field.base, _KINDS["union"])
-    return kind
+        return Kind(type_, of_text, of_text)
+    if logical == _CONNECT + "Decimal" and field.base == "bytes":
+        return _decimal(field)
+    if logical == "io.debezium.data.VariableScaleDecimal" and field.base == "struct":
+        return _VARIABLE_SCALE
+    if field.base == "array" and field.parts:
+        return _array(kind_of(field.parts[0], has_zone=has_zone))
+    return _KINDS.get(field.base, _KINDS["union"])
 
 
 def _decimal(field: Field) -> Kind:
@@ -111,13 +101,25 @@ def _decimal(field: Field) -> Kind:
     def of_bytes(value: bytes) -> bytes:
         return decimal_text(int.from_bytes(value, "big", signed=True), scale or 0)
 
-    return Kind(type_, lambda text: _decimal_of_json(text, of_bytes), of_bytes)
+    return Kind(type_, DecimalText(of_bytes), of_bytes)
 
 
-def _decimal_of_json(text: bytes, of_bytes: Convert) -> bytes:
-    """Connect writes decimals as base64, or as numbers with `decimal.format = NUMERIC`."""
-    is_number = len(text) % 4 or b"." in text or b"-" in text
-    return _canonical_decimal(text) if is_number else of_bytes(of_base64(text))
+class DecimalText:
+    """Takes the natural text of a decimal in Connect's JSON: base64. With the converter's
+    `decimal.format = NUMERIC`, it is a number, for `of_number`. The text 1234 can be both.
+    """
+
+    __slots__ = ("_of_bytes",)
+
+    def __init__(self, of_bytes: Convert) -> None:
+        self._of_bytes = of_bytes
+
+    def __call__(self, text: bytes) -> bytes:
+        return self._of_bytes(of_base64(text))
+
+    @staticmethod
+    def of_number(text: bytes) -> bytes:
+        return _canonical_decimal(text)
 
 
 def _decimal_text(field: Field) -> Kind:
@@ -160,7 +162,10 @@ MAX_SCALE: Final = 20_000
 
 def _canonical_decimal(text: bytes) -> bytes:
     if not _is_plain_number(text):
-        return _DECIMALS_OF_JAVA.get(text, text)
+        exponent = _exponent(text)
+        if exponent is None or abs(int(exponent[1])) > MAX_SCALE:
+            return _DECIMALS_OF_JAVA.get(text, text)
+        text = f"{Decimal(text.decode()):f}".encode()
     sign, digits = (b"-", text[1:]) if text[:1] == b"-" else (b"", text)
     whole, _, decimals = digits.partition(b".")
     whole, decimals = whole.lstrip(b"0") or b"0", decimals.rstrip(b"0")
@@ -184,6 +189,13 @@ def _of_variable_scale(value: Mapping[str, Any]) -> bytes:
     return decimal_text(int.from_bytes(unscaled, "big", signed=True), int(value["scale"]))
 
 
+_VARIABLE_SCALE: Final = Kind(
+    DataType.BIGNUMERIC,
+    lambda text: _of_variable_scale(msgspec.json.decode(text)),
+    _of_variable_scale,
+)
+
+
 def of_base64(text: bytes | str) -> bytes:
     """Return the bytes of base64. Raises `ValueError`."""
     return base64.b64decode(text, validate=True)
@@ -195,6 +207,7 @@ def _int_of(text: str | None) -> int | None:
 
 _is_int = re.compile(r"-?[0-9]{1,9}", re.ASCII).fullmatch
 _is_plain_number = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?").fullmatch
+_exponent = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?[eE]([-+]?[0-9]{1,9})").fullmatch
 
 
 # Times. A day or a moment that no type holds is written in the same form, with a sign if its year
@@ -227,10 +240,6 @@ _LAST_DAY: Final = date.max.toordinal()
 _CYCLE_DAYS: Final = 146_097
 
 
-def _day(days: int) -> bytes:
-    return day_text(days).encode()
-
-
 def clock_text(micros: int) -> str:
     """Return a time as hh:mm:ss.ffffff. MySQL has times beyond a day and below 0."""
     sign, micros = ("-", -micros) if micros < 0 else ("", micros)
@@ -250,7 +259,7 @@ def _moments(per_second: int, zone: str) -> Convert:
     return write
 
 
-def _clock(per_second: int) -> Convert:
+def _clocks(per_second: int) -> Convert:
     return lambda number: clock_text(number * 1_000_000 // per_second).encode()
 
 
@@ -307,29 +316,17 @@ def _float32(number: float) -> bytes:
     return _float_text(next((text for text in texts if struct.pack("<f", text) == exact), number))
 
 
-def _int_text(number: int) -> bytes:
-    return b"%d" % number
-
-
-def _bool_text(value: bool) -> bytes:
-    return b"true" if value else b"false"
-
-
-def _json_text(value: object) -> bytes:
-    return msgspec.json.encode(value)
-
-
 _CONNECT: Final = "org.apache.kafka.connect.data."
 _DEBEZIUM: Final = "io.debezium.time."
 
 _NUMBERS: Final[Mapping[str, tuple[DataType, Convert]]] = {
-    _CONNECT + "Date": (DataType.DATE, _day),
-    _CONNECT + "Time": (DataType.TIME, _clock(1_000)),
+    _CONNECT + "Date": (DataType.DATE, lambda days: day_text(days).encode()),
+    _CONNECT + "Time": (DataType.TIME, _clocks(1_000)),
     _CONNECT + "Timestamp": (DataType.DATETIME, _moments(1_000, "")),
-    _DEBEZIUM + "Date": (DataType.DATE, _day),
-    _DEBEZIUM + "Time": (DataType.TIME, _clock(1_000)),
-    _DEBEZIUM + "MicroTime": (DataType.TIME, _clock(1_000_000)),
-    _DEBEZIUM + "NanoTime": (DataType.TIME, _clock(1_000_000_000)),
+    _DEBEZIUM + "Date": (DataType.DATE, lambda days: day_text(days).encode()),
+    _DEBEZIUM + "Time": (DataType.TIME, _clocks(1_000)),
+    _DEBEZIUM + "MicroTime": (DataType.TIME, _clocks(1_000_000)),
+    _DEBEZIUM + "NanoTime": (DataType.TIME, _clocks(1_000_000_000)),
     _DEBEZIUM + "Timestamp": (DataType.DATETIME, _moments(1_000, "")),
     _DEBEZIUM + "MicroTimestamp": (DataType.DATETIME, _moments(1_000_000, "")),
     _DEBEZIUM + "NanoTimestamp": (DataType.DATETIME, _moments(1_000_000_000, "")),
@@ -341,68 +338,61 @@ _NUMBERS: Final[Mapping[str, tuple[DataType, Convert]]] = {
 
 _TEXTS: Final[Mapping[str, tuple[DataType, Convert | None]]] = {
     _DEBEZIUM + "IsoDate": (DataType.DATE, _iso_date),
-    _DEBEZIUM + "IsoTime": (
-        DataType.TIME,
-        lambda text: _iso_text(text, has_day=False, has_zone=False),
-    ),
+    _DEBEZIUM + "IsoTime": (DataType.TIME, partial(_iso_text, has_day=False, has_zone=False)),
     _DEBEZIUM + "IsoTimestamp": (
         DataType.DATETIME,
-        lambda text: _iso_text(text, has_day=True, has_zone=False),
+        partial(_iso_text, has_day=True, has_zone=False),
     ),
     _DEBEZIUM + "ZonedTimestamp": (
         DataType.TIMESTAMP,
-        lambda text: _iso_text(text, has_day=True, has_zone=True),
+        partial(_iso_text, has_day=True, has_zone=True),
     ),
     "io.debezium.data.Json": (DataType.JSON, None),
 }
 """The logical types of text. A JSON document is its own text. Other logical types are STRING."""
 
-_WHOLE: Final = Kind(DataType.INT64, None, _int_text)
+_JSON: Final = Kind(DataType.JSON, None, msgspec.json.encode)
 _KINDS: Final[Mapping[str, Kind]] = {
-    **dict.fromkeys(("int8", "int16", "int32", "int64"), _WHOLE),
+    **dict.fromkeys(
+        ("int8", "int16", "int32", "int64"),
+        Kind(DataType.INT64, None, lambda number: b"%d" % number),
+    ),
     "float32": Kind(DataType.FLOAT64, _float_of_text, _float32),
     "float64": Kind(DataType.FLOAT64, _float_of_text, _float_text),
-    "boolean": Kind(DataType.BOOL, None, _bool_text),
+    "boolean": Kind(DataType.BOOL, None, lambda value: b"true" if value else b"false"),
     "string": Kind(DataType.STRING, None, None),
     "bytes": Kind(DataType.BYTES, of_base64, None),
-    "struct": Kind(DataType.JSON, None, _json_text),
-    "map": Kind(DataType.JSON, None, _json_text),
-    "array": Kind(DataType.JSON, None, _json_text),
+    **dict.fromkeys(("struct", "map", "array"), _JSON),
     "union": Kind(DataType.STRING, None, natural_text),
 }
 """The kinds of types without a logical type."""
 
 
-def _array(element: Field, *, has_zone: bool) -> Kind:
+def _array(kind: Kind) -> Kind:
     """An ARRAY of values without parts. Others are JSON."""
-    kind = kind_of(element, has_zone=has_zone)
-    if not isinstance(kind.type, DataType) or kind.type is DataType.JSON:
-        return _KINDS["array"]
+    type_ = kind.type
+    if not isinstance(type_, DataType) or type_ is DataType.JSON:
+        return _JSON
 
     def of_text(text: bytes) -> bytes:
-        return _joined(kind, [bytes(item) for item in _lists.decode(text)])
+        items, convert = [bytes(item) for item in _lists.decode(text)], kind.of_text
+        if isinstance(convert, DecimalText) and not any(item[0] == QUOTE for item in items):
+            convert = convert.of_number
+        values = [None if item == b"null" else natural_of_json(item) for item in items]
+        return joined(values, convert)
 
     def of_value(items: list[Any]) -> bytes:
-        parts = []
-        for item in items:
-            value = item.encode() if isinstance(item, str) else item
-            if value is not None and kind.of_value is not None:
-                value = kind.of_value(value)
-            parts.append(b"null" if value is None else _json_part(kind.type, value))
+        values = [item.encode() if isinstance(item, str) else item for item in items]
+        return joined(values, kind.of_value)
+
+    def joined(values: list[Any], convert: Convert | None) -> bytes:
+        parts = [
+            b"null" if v is None else _json_part(type_, convert(v) if convert else v)
+            for v in values
+        ]
         return b"[" + b",".join(parts) + b"]"
 
-    return Kind(ArrayType(kind.type), of_text, of_value)
-
-
-def _joined(kind: Kind, items: list[bytes]) -> bytes:
-    parts = []
-    for item in items:
-        if item == b"null":
-            parts.append(item)
-            continue
-        text = natural_of_json(item)
-        parts.append(_json_part(kind.type, kind.of_text(text) if kind.of_text else text))
-    return b"[" + b",".join(parts) + b"]"
+    return Kind(ArrayType(type_), of_text, of_value)
 
 
 def _json_part(type_: ValueType, text: bytes) -> bytes:

@@ -1,7 +1,8 @@
 """The definition of a table as programs without access to the warehouse read it (EVO-1).
 
 The topic `<topic>.tables` is compacted. The key of a record is the name of a table, and the value a
-JSON object. A key that begins with `source:` names a table of the source of a bridge (SRC-5).
+JSON object. A key that begins with `source:` names a table of the source of a bridge (SRC-5). The
+claim of the bridge has the key `bridge:` (SRC-8).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from connector.tables.stored_definition import definition_from, stored_definitio
 
 _TABLES: Final = ".tables"
 SOURCE_PREFIX: Final = "source:"
+BRIDGE_KEY: Final = "bridge:"
 DAMAGES: Final = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """The errors of decoding a value of another form, besides `ValueError`."""
 

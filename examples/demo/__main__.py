@@ -13,8 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -31,15 +30,14 @@ from examples.demo import compare
 from examples.demo.history import TABLE, Commit, CommitId, list_commits, read_commits
 from examples.demo.pipeline import CONNECTOR, DemoError, Pipeline, own_environment
 from examples.demo.publish import BadRecord, publish_commits, report_complete, send_bad_records
+from examples.demo.scenes import Scenes, heading, say
 
 ROOT: Final = Path(__file__).parents[2]
 STREAM: Final = "demo"
-DIFFERENCES_SHOWN: Final = 20
 KILLED_WITHIN_S: Final = 0.5
 """Seconds after a batch of the second half, of which a random part is waited."""
 SMALL_BATCH: Final = 1000
 """The first run reads so few records at a time that it can be killed between two batches."""
-WIDTH: Final = 100
 
 CONFIG: Final = """\
 # Written by the demo.
@@ -68,7 +66,7 @@ columns = [
 
 
 @dataclass
-class Demo:
+class Demo(Scenes):
     """One run: the source, the folder with the result, and what was sent and seen so far."""
 
     repository: Path
@@ -78,9 +76,6 @@ class Demo:
     rng: random.Random = field(default_factory=lambda: random.Random(1))
     bad_records: list[BadRecord] = field(default_factory=list)
     records: int = 0
-    equal: list[str] = field(default_factory=list)
-    differences: list[str] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> None:
         """Scenes 1 to 4. A broker must be running."""
@@ -93,13 +88,13 @@ class Demo:
             Pipeline(self.config_file, self.folder / "run-1.log", settings=small_batches) as run,
             ChangeProducer(self.config.kafka, topic) as producer,
         ):
-            with self._scene("publish"):
+            with self.scene("publish"):
                 self.publish_first_half(run, producer, first_half)
-            with self._scene("kill"):
+            with self.scene("kill"):
                 self.kill_pipeline(run, producer, history)
-        with self._scene("resume"):
+        with self.scene("resume"):
             self.resume_pipeline()
-        with self._scene("compare"):
+        with self.scene("compare"):
             self.compare_result()
 
     def publish_first_half(
@@ -120,7 +115,7 @@ class Demo:
             return self._snapshot(commit.timestamp)
 
         rows = run.wait_for(look, f"commit {commit.id}")
-        self._check(
+        self.check(
             f"a snapshot with {len(rows):,} rows is the tree of commit {commit.id[:12]}",
             compare.row_differences(compare.tree(self.repository, commit.id), rows),
         )
@@ -158,34 +153,26 @@ class Demo:
         """Compare the table, the dead letters and the changelog with what was published."""
         head = self.commits[-1].id
         rows = self._snapshot(0) or []
-        self._check(
+        self.check(
             f"{len(rows):,} rows are the tree that git ls-tree lists for commit {head[:12]}",
             compare.row_differences(compare.tree(self.repository, head), rows),
         )
         letters = [letter for letter, _ in DeadLetters(self.config, STREAM).list()]
-        self._check(
+        self.check(
             f"{len(letters):,} dead letters are the bad records, with their bytes and reasons",
             compare.letter_differences(self.bad_records, letters),
         )
         ingested, faults = compare.records_in_changelog(self.config)
         if ingested != self.records:
             faults.append(f"the changelog has {ingested:,} records, not {self.records:,}")
-        self._check(f"{ingested:,} records of the topic are in the changelog, each once", faults)
+        self.check(f"{ingested:,} records of the topic are in the changelog, each once", faults)
 
     def report(self) -> None:
         """Scene 5."""
         heading("report")
         reasons = Counter(record.reason for record in self.bad_records)
         say(f"rejected  {', '.join(f'{count} {reason}' for reason, count in reasons.items())}")
-        times = ", ".join(f"{name} {seconds:.0f}" for name, seconds in self.seconds.items())
-        say(f"seconds   {times}")
-        if not self.differences:
-            say(f"EQUAL: {self.equal[0]};")
-            say(";\n".join(f"       {what}" for what in self.equal[1:]))
-        for difference in self.differences[:DIFFERENCES_SHOWN]:
-            say(f"DIFFERENT: {difference}")
-        if more := len(self.differences[DIFFERENCES_SHOWN:]):
-            say(f"and {more:,} more differences")
+        self.print_result()
 
     def next_steps(self) -> None:
         """Commands for the result, as you can type them in this folder."""
@@ -219,28 +206,6 @@ class Demo:
 
     def _ingest_batch(self) -> int:
         return status(self.config).streams[STREAM].ingest_batch
-
-    def _check(self, statement: str, differences: Sequence[str]) -> None:
-        """Print a statement if there are no differences, and else their number."""
-        wrong = f"it is not true that {statement}: {len(differences):,} differences"
-        say(wrong if differences else statement)
-        self.differences += differences
-        self.equal += [] if differences else [statement]
-
-    @contextmanager
-    def _scene(self, name: str) -> Iterator[None]:
-        heading(name)
-        began = time.monotonic()
-        yield
-        self.seconds[name] = time.monotonic() - began
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
-def heading(name: str) -> None:
-    say(f" {name} ".center(WIDTH, "─"))
 
 
 def _shown(path: Path) -> str:

@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from connector.jars import JarStore, fetch
 from connector.kafka import LocalBroker, create_topic
 from connector.services import DeadLetters, audit, load_config, read, status
 from examples.demo.pipeline import PATIENCE_S, DemoError, Pipeline, own_environment
+from examples.demo.scenes import Scenes, heading, say
 from examples.demo_postgres import compare
 from examples.demo_postgres.shop import TABLES, Shop
 from tests import machine, postgres
@@ -29,8 +30,6 @@ from tests.debezium import HEARTBEATS, TRANSACTIONS, Debezium
 
 ROOT: Final = Path(__file__).parents[2]
 STREAM: Final = "shop"
-WIDTH: Final = 100
-DIFFERENCES_SHOWN: Final = 20
 WORK_S: Final = 10.0
 POLL_S: Final = 0.2
 CONFIG: Final = """\
@@ -54,27 +53,24 @@ heartbeats = "{heartbeats}"
 
 
 @dataclass
-class Demo:
+class Demo(Scenes):
     """One run: the parts, the shop, and what was found."""
 
     folder: Path
     jars: JarStore
     server: postgres.Postgres
     shop: Shop
-    equal: list[str] = field(default_factory=list)
-    differences: list[str] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
 
     def run(self, stack: ExitStack) -> None:
         """Scenes 1 to 4. The stack ends the parts."""
-        with self._scene("start"):
+        with self.scene("start"):
             self.start(stack)
         with self.shop.working():
-            with self._scene("work"):
+            with self.scene("work"):
                 self.work()
-            with self._scene("kill"):
+            with self.scene("kill"):
                 self.kill_all()
-        with self._scene("compare"):
+        with self.scene("compare"):
             self.compare_result()
 
     def start(self, stack: ExitStack) -> None:
@@ -159,33 +155,27 @@ class Demo:
         warehouse = self.folder / "warehouse"
         cut = list(compare.cuts(warehouse))[-1][1]
         found = compare.state(warehouse, cut)
-        self._check(
+        self.check(
             f"{len(found):,} rows of {len(TABLES)} tables are those of PostgreSQL",
             compare.row_differences(self.shop.newest, found),
         )
         number, different = compare.cut_differences(warehouse, self.shop.states)
-        self._check(
+        self.check(
             f"each of {number:,} recorded cuts is a state that PostgreSQL had after one of"
             f" {len(self.shop.states):,} transactions",
             different,
         )
         letters = [letter for letter, _ in DeadLetters(self.config, STREAM).list()]
-        self._check("there is no dead letter", [str(letter) for letter in letters])
+        self.check("there is no dead letter", [str(letter) for letter in letters])
         faults = [proof.fault() for proof in audit(self.config, STREAM)]
-        self._check("the audit finds no fault", [str(fault) for fault in faults if fault])
+        self.check("the audit finds no fault", [str(fault) for fault in faults if fault])
 
     def report(self) -> None:
         """Scene 5."""
         heading("report")
         kinds = ", ".join(f"{count} {name}" for name, count in self.shop.done.most_common())
         say(f"transactions  {kinds}")
-        times = ", ".join(f"{name} {seconds:.0f}" for name, seconds in self.seconds.items())
-        say(f"seconds       {times}")
-        if not self.differences:
-            say(f"EQUAL: {self.equal[0]};")
-            say(";\n".join(f"       {what}" for what in self.equal[1:]))
-        for difference in self.differences[:DIFFERENCES_SHOWN]:
-            say(f"DIFFERENT: {difference}")
+        self.print_result()
 
     def _command(self, command: str, *options: str) -> Pipeline:
         log = self.folder / f"{command}.log"
@@ -232,27 +222,6 @@ class Demo:
         except TableError:
             pass  # there is no snapshot of it yet
         return 0
-
-    def _check(self, statement: str, differences: Sequence[str]) -> None:
-        wrong = f"it is not true that {statement}: {len(differences):,} differences"
-        say(wrong if differences else statement)
-        self.differences += differences
-        self.equal += [] if differences else [statement]
-
-    @contextmanager
-    def _scene(self, name: str) -> Iterator[None]:
-        heading(name)
-        began = time.monotonic()
-        yield
-        self.seconds[name] = time.monotonic() - began
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
-def heading(name: str) -> None:
-    say(f" {name} ".center(WIDTH, "─"))
 
 
 def new_folder(output: Path | None) -> Path:

@@ -127,7 +127,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         broker = stack.enter_context(LocalBroker.start(folder / "broker", jar_store()))
         (schema,) = code_blocks(PAGE, "sql")
         server.run(*schema.split(";\n"))
-        settings: dict[str, str] = json.loads(code_blocks(PAGE, "text")[0])
+        settings: dict[str, str] = json.loads(code_blocks(PAGE, "text")[1])
         settings["database.port"] = str(server.port)
         debezium = Debezium(
             folder / "connect", jar_store(), broker.bootstrap_servers, server.port, "json-schema"

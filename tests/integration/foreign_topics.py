@@ -61,13 +61,16 @@ class ForeignTopics:
         self._admin.create_partitions([NewPartitions(topic, total)])[topic].result(30)
 
     def send(
-        self, topic: str, *values: str | None, key: str = "k", kafka_partition: int = -1
+        self, topic: str, *values: str | None, key: str | None = "k", kafka_partition: int = -1
     ) -> None:
         # An older client would not know new topics and Kafka partitions yet.
-        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
+        producer = Producer(
+            {"bootstrap.servers": self.kafka.bootstrap_servers, "message.max.bytes": 10_000_000}
+        )
         for value in values:
             sent = None if value is None else value.encode()
-            producer.produce(topic, sent, key.encode(), kafka_partition)
+            sent_key = None if key is None else key.encode()
+            producer.produce(topic, sent, sent_key, kafka_partition)
         assert producer.flush(30) == 0
 
     def commit(self, *rows: tuple[str, int, Row | None], ends: bool = True) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
 import signal
 import subprocess
@@ -13,30 +15,32 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, SourceConfig, StreamConfig
 from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import LetterState
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import Verdict
-from connector.errors import TopicError
+from connector.errors import ConnectorError, TopicError, WriterConflictError
 from connector.kafka import LocalBroker, client, read_letters, topics
 from connector.kafka.bridge import reader, session
 from connector.kafka.bridge.audit import audit_source
+from connector.kafka.bridge.checks import source_findings
+from connector.kafka.bridge.session import BridgeCounts
 from connector.kafka.client import records_between
-from connector.kafka.tables import source_tables
+from connector.kafka.tables import published_tables, source_tables
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import MAX_INT, DataChange, Heartbeat, Record, SetCell
 from connector.records.rejection import Reason
 from connector.services import DeadLetters, load_config, run_bridge, status
 from connector.services.events import Event
 from connector.services.tables import tables_of_topic
-from connector.services.validate_source import source_findings
 from connector.sources import by_transaction
 from connector.sources.debezium import PLACEHOLDER
 from connector.sources.define import toml_of
 from connector.sources.model import SourceFormat
+from connector.validation import Limits
 from tests.broker import NewTopic, jar_store
 from tests.documents import ROOT
 from tests.integration.bridge_process import STEPS
@@ -202,6 +206,8 @@ def test_a_transaction_that_lacks_events_is_shown_and_can_be_skipped(
     assert "public.b (0 of 1)" in bridge.waiting
     assert bridge.lacking == lacking
 
+    assert run_bridge(config, once=True, on_event=events.append, skip="99").changes == 0
+    assert "transaction 99 was not skipped" in events[-1].text
     assert run_bridge(config, once=True, skip=lacking).changes == 2
     (first, second) = changes(config)[1:]
     assert (cells(first)["n"], cells(second)["n"]) == ("2", "3")
@@ -273,6 +279,46 @@ def test_the_tables_of_a_source_are_published_and_keep_their_names(
     assert second["public.b"] == first["public.b"]
     columns = second["public.a"].section["columns"]
     assert [column["name"] for column in columns] == ["n", "added"]
+
+
+def test_a_table_whose_rows_have_no_key_is_named_once(
+    source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """SRC-3: Debezium sends no key for a table without a primary key."""
+    topic = source.create("public.visits")
+    source.snapshot("a", [{"id": 1}])
+    event = {"op": "r", "after": {"who": "Ada"}, "source": {"schema": "public", "table": "visits"}}
+    source.send(topic, *[json.dumps(event)] * 2, key=None)
+    events: list[Event] = []
+    counts = run_bridge(config, once=True, on_event=events.append)
+    assert (counts.changes, counts.left_out) == (1, {"NO_KEY": 2})
+    (warning,) = (event.text for event in events if event.code == "SOURCE_NO_KEY")
+    assert "public.visits has rows without a key" in warning
+
+
+def test_a_section_of_the_user_says_that_a_text_is_base64(
+    source: ForeignTopics, config: ConnectorConfig, tmp_path: Path
+) -> None:
+    """SRC-3, SRC-5, nothing_invented: from the first row on, and also if that has no value."""
+    with (tmp_path / "connector.toml").open("a") as file:
+        file.write(
+            """[tables.a]
+stream = "shop"
+source = "public.a"
+columns = [{name = "photo", type = "BYTES"}]
+"""
+        )
+    config = load_config(tmp_path / "connector.toml", {}, source_tables=False)
+    photo = base64.b64encode(b"\xff\x00").decode()
+    source.commit(("a", 1, {"photo": None}), ("a", 2, {"photo": photo}))
+    run_bridge(config, once=True)
+    values = [
+        entry.value
+        for change in changes(config)
+        for entry in change.entries
+        if isinstance(entry, SetCell) and entry.qualifier == b"photo"
+    ]
+    assert values == [b"\xff\x00"]
 
 
 def test_every_record_of_a_source_is_accounted_for(
@@ -350,6 +396,115 @@ def levels(config: ConnectorConfig, stream: StreamConfig) -> set[str]:
         found[0] if isinstance(found, tuple) else "fault"
         for found in source_findings(config, stream)
     }
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_topic_of_transactions_with_several_kafka_partitions_is_refused(
+    has_begun: bool, source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """SRC-8, cut_is_consistent: the ends of transactions would have no order."""
+    source.commit(("a", 1, {"n": "1"}))
+    if has_begun:
+        assert run_bridge(config, once=True).changes == 1
+    topic = f"{source.prefix}.transaction"
+    source.add_partitions(topic, 2)
+    source.commit(("a", 1, {"n": "2"}))
+    with pytest.raises(TopicError) as refused:
+        run_bridge(config, once=True)
+    assert (refused.value.code, refused.value.topic) == ("SOURCE_TRANSACTIONS_SPLIT", topic)
+    assert len(changes(config)) == has_begun
+    found = list(source_findings(config, config.streams["shop"]))
+    assert str(refused.value) in map(str, found)
+
+
+def test_a_bridge_says_that_there_is_no_topic_of_transactions(
+    source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """SRC-8: without it, nothing is published."""
+    source.snapshot("a", [{"id": 1, "n": "1"}])
+    source.delete(f"{source.prefix}.transaction")
+    events: list[Event] = []
+    run_bridge(config, once=True, on_event=events.append)
+    assert [event.code for event in events] == ["BRIDGE_WAITS"]
+    assert f"no topic of transactions {source.prefix}.transaction" in events[0].text
+
+
+def test_of_two_bridges_the_newer_one_goes_on(
+    source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """SRC-8, nothing_lost, nothing_invented: the older one ends with an error."""
+    older, newer = Running(config), Running(config)
+    source.commit(("a", 1, {"n": "1"}))
+    older.thread.start()
+    until(lambda: len(changes(config)) == 1)
+    newer.thread.start()
+    try:
+        source.commit(("a", 2, {"n": "2"}))
+        older.thread.join(30)
+        assert isinstance(older.result, WriterConflictError)
+        assert older.result.code == "BRIDGE_TAKEN_OVER"
+        source.commit(("a", 1, {"n": "3"}), ("b", 1, {"m": 1}))
+        until(lambda: len(bare_changes(config)) == 4)
+    finally:
+        older.stop.set()
+        newer.stop.set()
+        newer.thread.join()
+    assert isinstance(newer.result, BridgeCounts)
+    assert published_tables(config.kafka, config.streams["shop"].topic) == {}
+
+
+class Running:
+    """A bridge in a thread, and how it ended."""
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        self.stop = threading.Event()
+        self.result: BridgeCounts | ConnectorError | None = None
+        self.thread = threading.Thread(target=self._run, args=(config,))
+
+    def _run(self, config: ConnectorConfig) -> None:
+        try:
+            self.result = run_bridge(config, stop=self.stop, on_event=lambda _: None)
+        except ConnectorError as error:
+            self.result = error
+
+
+def test_a_dead_letter_that_is_too_large_names_the_setting(
+    source: ForeignTopics, config: ConnectorConfig, admin: AdminClient
+) -> None:
+    """SRC-6, poison_is_contained: a record of the source may be larger than any of the stream."""
+    topic = config.streams["shop"].topic
+    text = base64.b64encode(random.Random(0).randbytes(1_700_000)).decode()
+    source.create("public.large", **{"max.message.bytes": "4000000"})
+    limited(admin, topic, 1_000_000)
+    limited(admin, f"{topic}.dead-letters", 1_200_000)
+    source.commit(("large", 1, {"n": text}), ("a", 1, {"n": "1"}))
+    small = replace(config.streams["shop"], limits=Limits(max_record_bytes=1_000_000))
+    config = replace(config, streams={"shop": small})
+    with pytest.raises(TopicError, match=f"max.message.bytes=[0-9]* on {topic}.dead-letters") as at:
+        run_bridge(config, once=True)
+    limited(admin, f"{topic}.dead-letters", int(at.value.remedy.split()[1].split("=")[1]))
+    counts = run_bridge(config, once=True)
+    assert (counts.changes, counts.letters) == (1, 1)
+    ((letter, _),) = read_letters(config.kafka, topic)
+    assert text.encode() in (letter.value or b"")
+
+
+def limited(admin: AdminClient, topic: str, size: int) -> None:
+    """Set the message size limit of a topic."""
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def test_a_position_that_is_too_large_is_an_error_with_a_remedy(
+    source: ForeignTopics, config: ConnectorConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SRC-8: the source has too many Kafka partitions for a resume token."""
+    monkeypatch.setattr(session, "MAX_RESUME_TOKEN_BYTES", 100)
+    source.commit(("a", 1, {"n": "1"}))
+    with pytest.raises(TopicError, match="as another stream") as error:
+        run_bridge(config, once=True)
+    assert error.value.code == "SOURCE_TOO_WIDE"
 
 
 def test_upsert_topics_become_changes_by_arrival(

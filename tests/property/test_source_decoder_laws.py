@@ -31,7 +31,17 @@ from connector.sources.values import clock_text, day_text, decimal_text
 from connector.tables.nested import type_of
 from connector.tables.values import DataType, Encoding, read_value
 from tests.examples import examples
-from tests.foreign_records import TIME, Typed, Writer, decimal, number, raw, text, to_json
+from tests.foreign_records import (
+    TIME,
+    Typed,
+    Writer,
+    decimal,
+    definition_of,
+    number,
+    raw,
+    text,
+    to_json,
+)
 from tests.recorded_topics import recording
 
 RECORDED = {name: recording(name) for name in ("json", "json-schema", "avro")}
@@ -56,8 +66,8 @@ def check(record: ForeignRecord, event: Event, tables: KnownTables) -> None:
     assert isinstance(event, Row | TruncatedTable | End | Skipped | Poison)
     assert all(isinstance(part, int) for part in event.commit.after)
     if isinstance(event, Row | TruncatedTable | Poison):
-        definition = tables.tables.get(event.table)
-        maker = Changes(lambda _: None if definition is None else definition.definition("t", "s"))
+        table = tables.tables.get(event.table)
+        maker = Changes(lambda _: None if table is None else definition_of(table))
         maker.change(Released(record, event, TIME, 0, 0))
     for table in tables.tables.values():
         assert SourceTable.from_section(json.loads(json.dumps(table.section()))) == table
@@ -244,4 +254,4 @@ def test_a_field_and_a_type_have_one_column_for_ever(steps: list[list[tuple[str,
         names = {column.name.lower() for column in table.columns}
         assert len(names) == len(table.columns)
         assert SourceTable.from_section(table.section()) == table
-        table.definition("t", "s")
+        definition_of(table)

@@ -7,16 +7,18 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from random import Random
 
 import pytest
 from pyspark.sql import SparkSession
 
+from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import StaleTableError, TableError, WriterConflictError
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
-from connector.records.model import DataChange, DeleteFamily, Heartbeat
+from connector.records.model import DataChange, DeleteFamily, Heartbeat, Truncate
 from connector.records.ordering import OrderBy
 from connector.spark.apply import merge
 from connector.spark.reader import SparkRead, plain_rows, read_snapshot, read_table
@@ -30,10 +32,11 @@ from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 from tests.changes import change, put
 from tests.property.histories import COLUMNS, history, plain_entries
-from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown
+from tests.spark.streams import STREAM, CrashError, Stream, account, definition, rows_by_key, shown
 from tests.spark.test_apply_steps import delete
 from tests.spark.test_cut import ANNOUNCED
 
+read_service = import_module("connector.services.read")
 S = 1_000_000
 MINUTE = 60 * S
 
@@ -468,3 +471,46 @@ def test_rows_are_the_same_with_and_without_spark(spark: SparkSession) -> None:
         "2.500000000",
         (True, None),
     )
+
+
+def test_batches_that_do_not_change_a_table_need_no_merge(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TBL-16: heartbeats and changes of other tables are contained at once. A truncation is not."""
+    stream, merges = Stream(spark, tmp_path), list[object]()
+    config = ConnectorConfig(
+        *(str(tmp_path), KafkaConfig("127.0.0.1:1"), None),
+        *({"s": STREAM}, {"accounts": definition()}),
+    )
+
+    def refuse(*arguments: object, **options: object) -> None:
+        merges.append(arguments)
+        raise CrashError
+
+    monkeypatch.setattr(read_service, "_merged", refuse)
+
+    def rows() -> dict[object, object]:
+        with read_service.read(config, "accounts", max_staleness_s=0) as found:
+            assert found.to_batch == stream.changelog().progress().ingest_batch
+            names = list(found.columns)
+            return {row[names.index("id")]: row[names.index("name")] for row in found.rows}
+
+    stream.topic.send(account("a", 1, name="x"))
+    stream.ingest()
+    stream.apply(stream.table())
+    assert rows() == {"a": "x"}
+    stream.topic.send_everywhere(Heartbeat("p", 8))
+    stream.ingest()
+    other = change(put("y", qualifier=b"name"), at=9, row_key=b"a", table="other")
+    stream.topic.send(other)
+    stream.ingest()
+    assert rows() == {"a": "x"}
+    assert merges == []
+    for record in (Truncate("p", "t", 10), account("b", 11, name="y")):
+        stream.topic.send_everywhere(record)
+        stream.ingest()
+        with pytest.raises(CrashError):
+            rows()
+        stream.apply(stream.table())
+    assert rows() == {"b": "y"}
+    assert len(merges) == 2

@@ -35,8 +35,10 @@ RULES = {
 
 EVENTS = {
     code
-    for path in (PACKAGE / "services").rglob("*.py")
-    for code in re.findall(r"\b(?:info|warning)\(\s*\"([A-Z_]+)\"", path.read_text("utf-8"))
+    for path in PACKAGE.rglob("*.py")
+    for code in re.findall(
+        r"(?:\binfo|\bwarning|\._warn)\(\s*\"([A-Z_]+)\"", path.read_text("utf-8")
+    )
 }
 """The codes of events."""
 

@@ -9,21 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 from connector.errors import TopicError
 from connector.kafka import client, topics
-from connector.kafka.bridge.reader import (
-    EARLIEST,
-    described,
-    foreign_record,
-    offsets_of,
-    topics_of,
-)
+from connector.kafka.bridge.reader import described, foreign_record, topics_of
 from connector.kafka.bridge.session import decoder_of
 from connector.kafka.bridge.status import reported_positions
 from connector.kafka.bridge.tables import BridgeTables
 from connector.kafka.client import records_between
 from connector.kafka.dead_letters.topic import read_letters
+from connector.kafka.topics import EARLIEST, offsets_of
 from connector.reports.bridge_status import SourceTopicAudit
 from connector.sources.changes import RECORD_HEADER, location_of
-from connector.sources.model import End, Event, ForeignRecord, Poison, Skipped
+from connector.sources.model import End, Event, ForeignRecord, Poison, Row, Skipped
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
@@ -70,10 +65,8 @@ class _Audit:
         names = topics_of(self._admin, self._kafka, self._source)
         ids = described(self._admin, self._kafka, names)
         self._read_letters({topic_id for topic_id, _ in ids.values()})
-        first = offsets_of(
-            *(self._admin, self._kafka, EARLIEST),
-            [partition for partition in starts if partition[0] in ids],
-        )
+        existing = [partition for partition in starts if partition[0] in ids]
+        first = offsets_of(self._admin, self._kafka, EARLIEST, existing)
         for name in names:
             ranges = {
                 number: (begin, starts[topic, number])
@@ -85,10 +78,8 @@ class _Audit:
     def _read_changes(self) -> None:
         """Collect the records that have a change in the change topic."""
         facts = topics.describe(self._kafka, self._stream.topic, self._admin)
-        first, ends = (
-            topics.beginning_offsets(self._kafka, facts),
-            topics.end_offsets(self._kafka, facts),
-        )
+        first = topics.beginning_offsets(self._kafka, facts)
+        ends = topics.end_offsets(self._kafka, facts)
         self._is_whole = not any(first.values())
         ranges = {number: (first[number], end) for number, end in ends.items()}
         for record in records_between(self._kafka, facts.topic, facts.topic_id, ranges):
@@ -164,5 +155,5 @@ def _identity(event: Event) -> _Identity:
         return table, commit.transaction, commit.sequence
     if isinstance(event, Poison | Skipped | End):
         return table, commit.log_position
-    key = tuple(getattr(event, "key", {}).items())
+    key = tuple(event.key.items()) if isinstance(event, Row) else ()
     return table, commit.log_position, commit.time, key

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as Assignment
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from connector.errors import BrokerError
-from connector.errors.kafka import records_deleted, source_topic_replaced, topic_shortened
+from connector.errors.kafka import (
+    source_records_deleted,
+    source_topic_replaced,
+    source_transactions_split,
+)
 from connector.kafka import client
-from connector.kafka.topics import id_of
+from connector.kafka.topics import EARLIEST, LATEST, id_of, offsets_of
 from connector.sources.model import ForeignRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 
 REFRESH_S: Final = 10.0
 """How often the reader looks for new topics and Kafka partitions, and for replaced topics."""
-UNREACHABLE_AFTER_S: Final = 30.0
 _BATCH: Final = 2_000
 _ASK_TIMEOUT_S: Final = 15.0
 _GONE: Final = (
@@ -42,8 +43,6 @@ _GONE: Final = (
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.UNKNOWN_TOPIC_ID,
 )
-EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class SourceReader:
@@ -63,7 +62,8 @@ class SourceReader:
         """Begin at `starts`, and at the beginning of the other Kafka partitions.
 
         Raises:
-            TopicError: A topic has another id than in `topic_ids`: it was made again.
+            TopicError: A topic has another id than in `topic_ids`: it was made again. Or the topic
+                of transactions has several Kafka partitions.
             BrokerError: No broker answers.
         """
         self._kafka, self._source = kafka, source
@@ -75,7 +75,6 @@ class SourceReader:
         self._errors = client.LastError()
         self._admin: AdminClient = client.admin(kafka)
         self._client = client.consumer(kafka, self._errors, {"group.id": client.READER})
-        self._answered_at = time.monotonic()
         try:
             self.refresh()
         except BaseException:
@@ -95,14 +94,13 @@ class SourceReader:
             BrokerError: No broker answers for 30 s, or Kafka refuses the read.
         """
         if time.monotonic() - self._refreshed_at > REFRESH_S:
-            with suppress(BrokerError):  # _check_reachable decides how long this may last
+            with suppress(BrokerError):  # check_reachable decides how long this may last
                 self.refresh()
         records = self._resumed()
         messages = self._client.consume(_BATCH, 0 if records else timeout_s)
         if not messages:
-            self._check_reachable()
+            self._errors.check_reachable(self._client, self._kafka)
             return records
-        self._answered_at = time.monotonic()
         self._errors.clear()
         for message in messages:
             if (record := self._record(message)) is None:
@@ -154,6 +152,8 @@ class SourceReader:
         for name, (topic_id, kafka_partitions) in described(
             self._admin, self._kafka, names
         ).items():
+            if name == self._source.transactions and kafka_partitions > 1:
+                raise source_transactions_split(name, kafka_partitions)
             if (before := self.topic_ids.setdefault(name, topic_id)) != topic_id:
                 raise source_topic_replaced(name, before, topic_id)
             all_of_topic = ((name, number) for number in range(kafka_partitions))
@@ -210,22 +210,7 @@ class SourceReader:
         first, last = (
             offsets_of(self._admin, self._kafka, spec, [at])[at] for spec in (EARLIEST, LATEST)
         )
-        if wanted > last:
-            return topic_shortened(topic, str(kafka_partition), str(last), str(wanted))
-        return records_deleted(topic, str(kafka_partition), str(wanted), str(first - 1))
-
-    def _check_reachable(self) -> None:
-        now = time.monotonic()
-        if not self._errors.all_down or now - self._answered_at < UNREACHABLE_AFTER_S:
-            return
-        last_error = self._errors.text
-        try:
-            # The client does not report when a broker is back, so ask.
-            self._client.list_topics(timeout=client.REACH_TIMEOUT_S)
-        except KafkaException as error:
-            raise client.unreachable(self._kafka, last_error or error.args[0].str()) from error
-        self._errors.clear()
-        self._answered_at = now
+        return source_records_deleted(topic, kafka_partition, wanted, first, last)
 
 
 def topics_of(admin: AdminClient, kafka: KafkaConfig, source: SourceConfig) -> list[str]:
@@ -254,26 +239,5 @@ def described(
 
 def foreign_record(record: KafkaRecord) -> ForeignRecord:
     """Return a record that was read between two offsets as one of a source."""
-    at = record.position
-    return ForeignRecord(
-        *(at.topic, at.kafka_partition, at.offset, record.record_timestamp),
-        *(record.key, record.value),
-    )
-
-
-def offsets_of(
-    admin: AdminClient, kafka: KafkaConfig, spec: OffsetSpec, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Return the first or the next offset of Kafka partitions. Raises `BrokerError`."""
-    asked = {Assignment(*partition): spec for partition in partitions}
-    if not asked:
-        return {}
-    answers = admin.list_offsets(
-        asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_TIMEOUT_S
-    )
-    return {
-        (at.topic, at.partition): client.wait_for(
-            answer, kafka, f"list offsets of {at.topic}"
-        ).offset
-        for at, answer in answers.items()
-    }
+    at, time_ = record.position, record.record_timestamp
+    return ForeignRecord(at.topic, at.kafka_partition, at.offset, time_, record.key, record.value)

@@ -13,31 +13,31 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from connector.clock import now_us
-from connector.dead_letters.source_letters import AssignedOrder, bridge_letter
+from connector.dead_letters.envelope import DeadLetter
+from connector.dead_letters.source_letters import ORDER_HEADER, AssignedOrder
 from connector.errors import ConnectorError, InvalidChangeError, TopicError
-from connector.errors.kafka import record_unreadable
+from connector.errors.kafka import record_unreadable, source_position_missing, source_too_wide
 from connector.kafka import topics
 from connector.kafka.bridge.reader import SourceReader
 from connector.kafka.bridge.tables import BridgeTables, Warn
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.schema_registry import RegistryClient
-from connector.records.model import Heartbeat, Rule
-from connector.records.rejection import Position
-from connector.reports.bridge_status import text_of_waiting
+from connector.records.model import MAX_RESUME_TOKEN_BYTES, Heartbeat, Rule
+from connector.records.rejection import Position, Reason
+from connector.reports.bridge_status import PROVIDE_TRANSACTIONS, text_of_waiting
 from connector.sources.by_partition import ByPartition
 from connector.sources.by_transaction import ByTransaction, reads_table
-from connector.sources.changes import STREAM_PARTITION, Changes, headers
+from connector.sources.changes import STREAM_PARTITION, Changes, headers, location_of
 from connector.sources.debezium import DebeziumDecoder
-from connector.sources.model import Poison, Row, Skipped
+from connector.sources.model import Poison, Row, Skipped, Waiting, lacks_transaction
 from connector.sources.position import SourcePosition
 from connector.sources.records import AvroFormat, JsonFormat
 from connector.sources.upsert import UpsertDecoder
 from connector.stored import to_stored
-from connector.validation import KafkaRecord
 
 if TYPE_CHECKING:
     from connector.config.settings import (
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         SourceConfig,
         StreamConfig,
     )
-    from connector.dead_letters.envelope import DeadLetter
+    from connector.kafka.bridge.claim import BridgeClaim
     from connector.sources.model import (
         Decoder,
         ForeignRecord,
@@ -80,48 +80,51 @@ class BridgeCounts:
 
 
 class BridgeSession:
-    """A bridge of one stream, from its newest resume token on. Not thread-safe.
-
-    Use it as a context manager.
-    """
+    """A bridge of one stream, from its newest resume token on. Not thread-safe."""
 
     def __init__(
-        self, config: ConnectorConfig, stream: StreamConfig, counts: BridgeCounts, warn: Warn
+        self,
+        config: ConnectorConfig,
+        stream: StreamConfig,
+        claim: BridgeClaim,
+        counts: BridgeCounts,
+        warn: Warn,
+        stack: ExitStack,
     ) -> None:
-        """Find the position, and open the topics. Nothing is sent.
+        """Claim the stream, find the position, and open the topics. No change is sent. `stack`
+        closes the clients.
 
         Raises:
+            WriterConflictError: Another bridge has claimed the stream later.
             TopicError: A topic is missing or was made again, or the resume token cannot be read.
             BrokerError: No broker answers.
         """
         assert stream.source is not None, "a bridge needs a source"
-        self._config, self._stream, self._source = config, stream, stream.source
-        self._counts, self._warn, self._kafka = counts, warn, config.kafka
+        self._stream, source, kafka, topic = stream, stream.source, config.kafka, stream.topic
+        self._kafka, self._claim, self._counts, self._warn = kafka, claim, counts, warn
+        self._transactions = source.transactions
+        self._needs_transactions = bool(source.transactions)
         self._checkpoint_at = 0.0
         self._letters: list[DeadLetter] = []
         self._waiting: tuple[str, float] | None = None
-        with ExitStack() as stack:
-            self._open(stack)
-            self._stack = stack.pop_all()
-
-    def _open(self, stack: ExitStack) -> None:
-        kafka, topic, limits = self._kafka, self._stream.topic, self._stream.limits
-        self._producer = ChangeProducer(kafka, topic, limits=limits, registry=self._config.registry)
+        self._without_key: set[str] = set()
+        self._producer = ChangeProducer(
+            kafka, topic, limits=stream.limits, registry=config.registry
+        )
         stack.callback(self._close_producer)
         self._publisher = stack.enter_context(DeadLetterPublisher(kafka, topic))
+        self._claim.take()
         position = self._position()
-        self._tables = BridgeTables(self._config, self._stream, self._warn)
-        self._decoder = decoder_of(
-            self._source, self._config.registry, self._tables.of_decoder, stack
-        )
+        self._tables = BridgeTables(config, stream, warn)
+        self._decoder = decoder_of(source, config.registry, self._tables.of_decoder, stack)
         self._changes = Changes(
             lambda table: self._tables.definitions.get(table),
-            on_truncate=self._source.on_truncate,
-            on_missing_value=self._source.on_missing_value,
+            on_truncate=source.on_truncate,
+            on_missing_value=source.on_missing_value,
         )
-        self._sequencer = self._sequencer_of(position)
+        self._sequencer = _sequencer_of(source, stream.limits.max_clock_skew_s, position)
         topic_ids = {} if position is None else position.topic_ids
-        self._reader = SourceReader(kafka, self._source, self._sequencer.starts, topic_ids)
+        self._reader = SourceReader(kafka, source, self._sequencer.starts, topic_ids)
         stack.callback(self._reader.close)
 
     def run(self, is_stopped: Callable[[], bool], *, once: bool = False, skip: str = "") -> None:
@@ -135,6 +138,7 @@ class BridgeSession:
 
         Raises:
             TopicError, ConfigError, InvalidChangeError: The source or its settings need a person.
+            WriterConflictError: Another bridge has claimed the stream later.
             DeliveryError, BrokerError: Kafka or the registry does not answer. Begin another
                 session.
         """
@@ -164,13 +168,24 @@ class BridgeSession:
                 self._sequencer.ends(self._reader.end_offsets())
                 break
         self._checkpoint(time.monotonic())
-        if once and (waiting := self._sequencer.waiting) is not None:
+        if once and (waiting := self._next_waiting()) is not None:
             self._warn("BRIDGE_WAITS", text_of_waiting(waiting, now_us()))
+        if skip:
+            text = f"transaction {skip} was not skipped: it is not the one that waits for events"
+            self._warn("TRANSACTION_NOT_SKIPPED", text)
 
     def _add(self, record: ForeignRecord) -> None:
         event = self._decoder.decode(record)
         if isinstance(event, Skipped):
             self._counts.left_out[event.rule] += 1
+            if event.rule == "NO_KEY" and event.table not in self._without_key:
+                self._without_key.add(event.table)
+                text = f"{event.table} has rows without a key, which are left out"
+                self._warn("SOURCE_NO_KEY", f"{text}. Give the table a primary key")
+        elif self._needs_transactions and lacks_transaction(event):
+            self._needs_transactions = False
+            text = f"{location_of(record)} has no transaction. {PROVIDE_TRANSACTIONS}"
+            self._warn("SOURCE_WITHOUT_TRANSACTIONS", text)
         self._sequencer.add(record, event)
 
     def _send_released(self) -> bool:
@@ -195,33 +210,43 @@ class BridgeSession:
         return is_any
 
     def _letter(self, released: Released, poison: Poison) -> DeadLetter:
-        record, event = released.record, released.event
-        at = record.topic, self._reader.topic_ids[record.topic]
+        record, commit = released.record, released.event.commit
+        topic_id = self._reader.topic_ids[record.topic]
         order = AssignedOrder(
-            *(released.commit_timestamp, released.tie_breaker, released.count),
-            event.commit.transaction if released.count else "",
+            released.commit_timestamp,
+            released.tie_breaker,
+            released.count,
+            commit.transaction if released.count else "",
         )
-        return bridge_letter(
-            KafkaRecord(
-                Position(*at, record.kafka_partition, record.offset),
-                *(record.timestamp, record.key, record.value, tuple(headers(released))),
-            ),
-            *(poison.rule, poison.detail, order),
-            now=now_us(),
+        return DeadLetter(
+            position=Position(record.topic, topic_id, record.kafka_partition, record.offset),
+            key=record.key,
+            value=record.value,
+            headers=(*headers(released), (ORDER_HEADER, str(order).encode())),
+            reason=Reason.UNREADABLE_SOURCE,
+            rule=poison.rule,
+            detail=poison.detail,
+            first_failed_at=now_us(),
+            record_timestamp=record.timestamp,
         )
 
     def _checkpoint(self, now: float) -> None:
         """Wait until Kafka has everything that was sent, and report the position."""
         self._checkpoint_at = now + CHECKPOINT_S
+        self._claim.check()  # `flush` sends heartbeats
         if self._letters:
             self._publisher.publish(self._letters)
             self._counts.letters += len(self._letters)
             self._letters = []
         self._producer.flush(_FLUSH_S)
+        self._claim.check()  # another bridge may have read the position
         reached = self._sequencer.reached
         if not reached:
             return
         token = self._sequencer.token(self._reader.topic_ids)
+        if len(token) > MAX_RESUME_TOKEN_BYTES:
+            count = len(self._sequencer.starts)
+            raise source_too_wide(self._stream.topic, count, len(token), MAX_RESUME_TOKEN_BYTES)
         self._producer.reached(STREAM_PARTITION, reached, token)
         if self._sequencer.has_claim:
             self._producer.flush(_FLUSH_S)
@@ -230,7 +255,7 @@ class BridgeSession:
 
     def _report_waiting(self, now: float, heartbeat: Heartbeat) -> None:
         """Say what the bridge waits for: to its log, and in a heartbeat to `status` (SRC-8)."""
-        waiting = self._sequencer.waiting
+        waiting = self._next_waiting()
         if waiting is None:
             self._waiting = None
             return
@@ -243,6 +268,12 @@ class BridgeSession:
             self._producer.send(heartbeat, [(WAITING_HEADER, text)])
             self._warn("BRIDGE_WAITS", text_of_waiting(waiting, now_us()))
 
+    def _next_waiting(self) -> Waiting | None:
+        topic = self._transactions
+        if topic and (topic, 0) not in self._reader.partitions:
+            return Waiting("topic", topic, now_us())
+        return self._sequencer.waiting
+
     def _position(self) -> SourcePosition | None:
         """The position of the newest resume token. None: no bridge has sent to the topic."""
         topic = self._stream.topic
@@ -253,7 +284,7 @@ class BridgeSession:
                 raise
             facts = topics.describe(self._kafka, topic)
             if topics.beginning_offsets(self._kafka, facts)[0]:
-                raise  # it may have had one that was deleted
+                raise source_position_missing(topic) from None
             return None
         try:
             return SourcePosition.parse(token)
@@ -261,29 +292,11 @@ class BridgeSession:
             what = f"the resume token of {STREAM_PARTITION}"
             raise record_unreadable(topic, what, str(error)) from None
 
-    def _sequencer_of(self, position: SourcePosition | None) -> Sequencer:
-        skew_s = self._stream.limits.max_clock_skew_s
-        if self._source.transactions:
-            reads = reads_table(self._source.transactions, self._source.topics)
-            return ByTransaction(
-                self._source.transactions, position, max_clock_skew_s=skew_s, reads=reads
-            )
-        return ByPartition(position, max_clock_skew_s=skew_s)
-
     def _close_producer(self) -> None:
-        # The next session sends again what Kafka does not have.
+        # The next session sends again what Kafka does not have. A heartbeat of a bridge that was
+        # taken over would be behind those of the newer one.
         with suppress(ConnectorError):
-            self._producer.close(_CLOSE_S)
-
-    def close(self) -> None:
-        """Close the clients."""
-        self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+            self._producer.close(0 if self._claim.is_lost else _CLOSE_S)
 
     def _is_at(self, ends: Mapping[TopicPartition, int], *, is_idle: bool) -> bool:
         """Whether everything before `ends` is published. `is_idle`: nothing came for a while, so
@@ -293,6 +306,13 @@ class BridgeSession:
         if any(positions.get(partition, end) < end for partition, end in ends.items()):
             return False
         return is_idle or all(starts.get(p, positions.get(p, e)) >= e for p, e in ends.items())
+
+
+def _sequencer_of(source: SourceConfig, skew_s: int, position: SourcePosition | None) -> Sequencer:
+    if not source.transactions:
+        return ByPartition(position, max_clock_skew_s=skew_s)
+    reads = reads_table(source.transactions, source.topics)
+    return ByTransaction(source.transactions, position, max_clock_skew_s=skew_s, reads=reads)
 
 
 def decoder_of(

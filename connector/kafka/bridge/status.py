@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from connector.errors import BrokerError, TopicError
 from connector.kafka import client, topics
-from connector.kafka.bridge.reader import EARLIEST, LATEST, described, offsets_of, topics_of
+from connector.kafka.bridge.reader import described, topics_of
 from connector.kafka.bridge.session import WAITING_HEADER
 from connector.kafka.client import records_between, windows_before
 from connector.kafka.consume.decode import Decoder
+from connector.kafka.topics import EARLIEST, LATEST, offsets_of
 from connector.records.model import Heartbeat
 from connector.records.rejection import Rejection
 from connector.reports.bridge_status import BridgeStatus, lost_promises, text_of_waiting
@@ -118,12 +119,9 @@ def _lag(
     admin: AdminClient,
     starts: Mapping[TopicPartition, int],
 ) -> int:
-    kafka, names = config.kafka, topics_of(admin, config.kafka, source)
-    partitions = [
-        (name, number)
-        for name, (_, count) in described(admin, kafka, names).items()
-        for number in range(count)
-    ]
+    kafka = config.kafka
+    existing = described(admin, kafka, topics_of(admin, kafka, source))
+    partitions = [(name, k) for name, (_, count) in existing.items() for k in range(count)]
     ends = offsets_of(admin, kafka, LATEST, partitions)
     first = offsets_of(admin, kafka, EARLIEST, partitions)
     return sum(max(0, end - max(starts.get(p, 0), first[p])) for p, end in ends.items())

@@ -39,23 +39,20 @@ class BridgeTables:
             (SourceTable.from_section(table.section) for table in self._published.values()),
             config.tables_of(stream.name).values(),
             only_declared=not self._source.follows_tables,
+            overridden=self._overridden,
         )
-        self.definitions = self._definitions()
+        self.definitions = self._definitions(self._published)
 
-    def publish_news(self) -> bool:
-        """Publish the tables with new columns, and wait until Kafka has them. Return whether
-        `definitions` has changed. Raises `ConfigError`, `DeliveryError`, `TopicError` and
-        `BrokerError`.
+    def publish_news(self) -> None:
+        """Publish the tables with new columns, and wait until Kafka has them. Raises `ConfigError`,
+        `DeliveryError`, `TopicError` and `BrokerError`.
         """
-        if not self.of_decoder.has_news:
-            return False
         changed = {}
         for news in self.of_decoder.take_news():
             for text in news.warnings:
                 self._warn("SOURCE_COLUMNS", text)
             changed[news.table.source] = self._followed(news)
         self._publish(changed)
-        return True
 
     def has_read_again(self, source: str) -> None:
         """Register that a snapshot has sent rows of a table, with its new columns."""
@@ -64,21 +61,32 @@ class BridgeTables:
             self._publish({source: replace(table, with_default=())})
 
     def _publish(self, tables: dict[str, FollowedTable]) -> None:
-        tables = {
-            name: table for name, table in tables.items() if table != self._published.get(name)
-        }
+        tables = {name: t for name, t in tables.items() if t != self._published.get(name)}
         if tables:
             values = {name: table.to_value() for name, table in tables.items()}
             publish_source_tables(self._config.kafka, self._stream.topic, values)
             self._published |= tables
-            self.definitions = self._definitions()
+            self.definitions = self._definitions(self._published)
 
     def _followed(self, news: Merged) -> FollowedTable:
-        source = news.table.source
-        before = self._published.get(source)
-        name = table_name(source, self._taken(source)) if before is None else before.name
+        before = self._published.get(news.table.source)
         fields = (*(before.with_default if before else ()), *news.with_default)
-        return FollowedTable(name, news.table.section(), tuple(dict.fromkeys(fields)))
+        section = news.table.section()
+        return FollowedTable(self._name(news.table.source), section, tuple(dict.fromkeys(fields)))
+
+    def _name(self, source: str) -> str:
+        before = self._published.get(source)
+        return table_name(source, self._taken(source)) if before is None else before.name
+
+    def _overridden(self, table: SourceTable) -> TableDefinition | None:
+        """The definition of a table that a section of the user overrides, also before the table is
+        published.
+        """
+        source, name = table.source, self._name(table.source)
+        sections = self._source.sections.items()
+        if not any(own.get("source", source if n == name else "") == source for n, own in sections):
+            return None
+        return self._definitions({source: FollowedTable(name, table.section())}).get(source)
 
     def _taken(self, source: str) -> set[str]:
         """The names that a new table of the source cannot have, in lower case."""
@@ -88,8 +96,8 @@ class BridgeTables:
         taken |= {name for name, own in sections if own.get("source", source) != source}
         return {name.lower() for name in taken}
 
-    def _definitions(self) -> dict[str, TableDefinition]:
+    def _definitions(self, followed: dict[str, FollowedTable]) -> dict[str, TableDefinition]:
         name = self._stream.name
-        config = with_source_tables(self._config, {name: self._published.values()})
+        config = with_source_tables(self._config, {name: followed.values()})
         tables = config.tables_of(name).values()
         return {table.source: table for table in sorted(tables, key=lambda t: t.name, reverse=True)}

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
     from connector.kafka.topics import TopicFacts
 
-UNREACHABLE_AFTER_S: Final = 30.0
 REFRESH_S: Final = 10.0
 """How often the reader checks whether the topic was replaced or has new Kafka partitions."""
 
@@ -100,7 +99,7 @@ class RecordReader:
         self._is_fatal = False
         self.warnings: list[str] = []
         self._errors = client.LastError()
-        self._answered_at = self._refreshed_at = time.monotonic()
+        self._refreshed_at = time.monotonic()
         self._refreshed_at_us = now_us()
         numbers = range(facts.kafka_partitions) if kafka_partitions is None else kafka_partitions
         check_numbers(facts, numbers)
@@ -131,7 +130,7 @@ class RecordReader:
         if self.finished:
             return None
         if time.monotonic() - self._refreshed_at > REFRESH_S:
-            with suppress(BrokerError):  # _check_reachable decides how long this may last
+            with suppress(BrokerError):  # check_reachable decides how long this may last
                 self._refresh()
         # Do not use "or": a message with an empty value is false.
         message = self._client.poll(timeout_s) if self._undecoded is None else self._undecoded
@@ -139,9 +138,8 @@ class RecordReader:
         if self._failure is not None:
             raise self._failure
         if message is None:
-            self._check_reachable()
+            self._errors.check_reachable(self._client, self._kafka)
             return None
-        self._answered_at = time.monotonic()
         self._errors.clear()
         if (error := message.error()) is not None:
             self._handle(error, message)
@@ -436,19 +434,6 @@ class RecordReader:
         if added and self.is_whole_topic and self._ends is None:
             self._next.update(dict.fromkeys(added, 0))
             self._client.incremental_assign([self._partition(number) for number in added])
-
-    def _check_reachable(self) -> None:
-        now = time.monotonic()
-        if not self._errors.all_down or now - self._answered_at < UNREACHABLE_AFTER_S:
-            return
-        last_error = self._errors.text
-        try:
-            # The client does not report when a broker is back, so ask.
-            self._client.list_topics(self.facts.topic, timeout=client.REACH_TIMEOUT_S)
-        except KafkaException as error:
-            raise client.unreachable(self._kafka, last_error or error.args[0].str()) from error
-        self._errors.clear()
-        self._answered_at = now
 
 
 def _kafka_partition(number: int) -> int:

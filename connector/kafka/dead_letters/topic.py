@@ -10,10 +10,13 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
+from confluent_kafka import KafkaError
+
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, from_record, to_headers
 from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.errors import BrokerError, DeliveryError, TopicError
 from connector.errors.dead_letters import dead_letters_undelivered
+from connector.errors.kafka import dead_letter_too_large
 from connector.kafka import topics
 from connector.kafka.client import records_between
 from connector.kafka.sending import SendError, SendQueue, text_of
@@ -53,6 +56,7 @@ class DeadLetterPublisher:
         self._topic = dead_letter_topic(topic, group)
         self._queue: SendQueue[int] | None = None
         self._failures: Counter[str] = Counter()
+        self._too_large = 0
         self._unwatch: Callable[[], object] = lambda: None
 
     def publish(self, letters: Iterable[DeadLetter]) -> int:
@@ -70,7 +74,7 @@ class DeadLetterPublisher:
         Raises:
             DeliveryError: A dead letter was not acknowledged. Publish all of them again.
             TopicError: The change topic is missing, or the message size limit of the dead-letter
-                topic is too small.
+                topic is too small, also for one of the dead letters.
             BrokerError: No broker answers.
         """
         sent = 0
@@ -88,6 +92,7 @@ class DeadLetterPublisher:
         if queue is not None:
             queue.close(1, "the publisher was closed")
         self._failures.clear()
+        self._too_large = 0
 
     def __enter__(self) -> Self:
         return self
@@ -97,8 +102,9 @@ class DeadLetterPublisher:
 
     def _send(self, letter: DeadLetter) -> None:
         queue, headers = self._queue or self._connect(), headers_of(to_headers(letter))
+        size = len(letter.key or b"") + len(letter.value or b"")
         try:
-            queue.put(1, letter.key, letter.value, PARTITION_UA, headers)
+            queue.put(size, letter.key, letter.value, PARTITION_UA, headers)
         except DeliveryError as error:
             raise self._not_delivered() from error
 
@@ -130,11 +136,13 @@ class DeadLetterPublisher:
         self._unwatch = watch(self, _UnderWay(self))
         return self._queue
 
-    def _answered(self, letters: int, error: SendError | None) -> None:
+    def _answered(self, size: int, error: SendError | None) -> None:
         if error is not None:
-            self._failures[text_of(error)] += letters
+            self._failures[text_of(error)] += 1
+            if not isinstance(error, str) and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                self._too_large = max(self._too_large, size)
 
-    def _not_delivered(self) -> DeliveryError:
+    def _not_delivered(self) -> DeliveryError | TopicError:
         """Return the error, and drop all messages. The next call opens another client."""
         assert self._queue is not None
         last_error = self._queue.last_error
@@ -143,7 +151,11 @@ class DeadLetterPublisher:
             "; ".join(f"{count} times: {reason}" for reason, count in self._failures.most_common(3))
             or f"not acknowledged in time. {last_error}".strip()
         )
+        too_large = self._too_large
         self.close()
+        if too_large:
+            room = too_large + topics.LETTER_HEADROOM_BYTES
+            return dead_letter_too_large(self._topic, too_large, room)
         return dead_letters_undelivered(self._topic, undelivered, cause)
 
 

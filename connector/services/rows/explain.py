@@ -81,8 +81,8 @@ class RowChange:
     - `is_late`: its commit timestamp was below the low watermark when it was ingested. None: the
       log of the changelog does not have that watermark any more.
     - `is_applied`: the newest version of the table contains it.
-    - `dead_letter` is the id of its table letter. None: the table can hold it, or a truncation deleted
-      it before.
+    - `dead_letter` is the id of its table letter. None: the table can hold it, or a truncation
+      deleted it before.
     - `blocked_by` is the id of the dead letter that it waits for.
     - `source_record` is the record of a foreign topic that a bridge made it of, as topic, Kafka
       partition and offset, and `source_position` its position in the log of the source. None: no
@@ -201,8 +201,8 @@ def explain(
             f"Changes of batches up to {log.trimmed_to}: they have left the changelog"
         )
     changes = [_change(states, log, logged, None) for logged in accepted]
-    found = {letter.id: letter for letter in letters}
-    changes += [_change(states, log, logged, found.get(letter.id)) for logged, letter in rejected]
+    by_id = {letter.id: letter for letter in letters}
+    changes += [_change(states, log, logged, by_id.get(letter.id)) for logged, letter in rejected]
     return replace(
         _history(states, row_key, accepted, log),
         changes=tuple(sorted(changes, key=_in_order)),

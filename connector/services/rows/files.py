@@ -17,11 +17,13 @@ from typing import IO, Any, Final, NamedTuple
 from connector.errors.records import (
     file_changed,
     file_columns_unsuitable,
+    file_format_unknown,
     file_malformed,
     file_unreadable,
 )
 from connector.services.rows.values import UNMAPPED_MISFIT, Misfit
 from connector.tables.column_names import UNMAPPED
+from connector.tables.nested import ValueType
 from connector.text import nearest, one_of
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
@@ -68,15 +70,21 @@ class FileRow(NamedTuple):
     values: Sequence[object] | Misfit
 
 
-def describe_file(path: Path, file_format: FileFormat | None) -> RowFile:
+def format_of(path: Path, file_format: str | None) -> FileFormat:
+    """Return the format of a file: the given one, or that of its name. Raises `ConnectorError`."""
+    format_ = _FORMATS.get(path.suffix.lower()) if file_format is None else file_format
+    if format_ not in list(FileFormat):
+        cause = f"Its format is not known: its name does not end with one of {one_of(_FORMATS)}"
+        raise file_format_unknown(str(path), cause, one_of(FileFormat))
+    return FileFormat(format_)
+
+
+def describe_file(path: Path, file_format: str | None) -> RowFile:
     """Read a file once for its digest. `file_format` None: the name of the file says it.
 
     Raises `ConnectorError` if the format is not known or the file cannot be read.
     """
-    file_format = file_format or _FORMATS.get(path.suffix.lower())
-    if file_format is None:
-        cause = f"Its format is not known: its name does not end with one of {one_of(_FORMATS)}"
-        raise file_unreadable(str(path), cause, f"Name the format: one of {one_of(FileFormat)}")
+    file_format = format_of(path, file_format)
     digest = hashlib.blake2b(digest_size=16)
     try:
         if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
@@ -90,6 +98,41 @@ def describe_file(path: Path, file_format: FileFormat | None) -> RowFile:
     except (OSError, ValueError) as error:  # also a path that no file can have
         raise file_unreadable(str(path), str(error)) from None
     return RowFile(path, file_format, facts.st_size, facts.st_mtime_ns, digest.hexdigest())
+
+
+def file_columns(
+    file: RowFile, names: Sequence[str], types: Sequence[ValueType], key_names: Sequence[str]
+) -> list[str] | None:
+    """Return the columns that a file has. None: each row has its own.
+
+    Raises `ConnectorError` if the table does not have one of them, or a key column is missing.
+    """
+    if file.format is FileFormat.JSONL:
+        return None
+    if file.format is FileFormat.CSV:
+        columns = csv_columns(file)
+        column_indexes(file.path, columns, names, key_names)
+        return columns
+    from connector.services.rows.parquet import parquet_columns
+
+    return parquet_columns(file, names, types, key_names)
+
+
+def file_rows(
+    file: RowFile,
+    names: Sequence[str],
+    types: Sequence[ValueType],
+    key_names: Sequence[str],
+    null: str,
+) -> Iterator[FileRow]:
+    """Yield the rows of a file. `null` is the text of a CSV field without a value."""
+    if file.format is FileFormat.CSV:
+        return csv_rows(file, names, key_names, null)
+    if file.format is FileFormat.JSONL:
+        return json_rows(file, names)
+    from connector.services.rows.parquet import parquet_rows
+
+    return parquet_rows(file, names, types, key_names)
 
 
 def check_unchanged(file: RowFile) -> None:

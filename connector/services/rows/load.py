@@ -30,11 +30,9 @@ from connector.services.rows.files import (
     FileRow,
     RowFile,
     check_unchanged,
-    column_indexes,
-    csv_columns,
-    csv_rows,
     describe_file,
-    json_rows,
+    file_columns,
+    file_rows,
 )
 from connector.services.rows.load_checks import check_as_of, check_empty
 from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, of_json
@@ -119,8 +117,7 @@ def load(
         raise argument_invalid("as_of", as_of, allowed)
     if definition.order is not OrderBy.COMMIT:
         raise table_not_loadable(definition.name)
-    file_format = FileFormat(options.file_format) if options.file_format else None
-    described = [describe_file(path, file_format) for path in paths]
+    described = [describe_file(path, options.file_format) for path in paths]
     job = LoadJob(config, definition, described, as_of, options, on_event, on_progress, on_rejected)
     _check_columns(job)
     return job.run()
@@ -144,17 +141,10 @@ def _check_columns(job: LoadJob) -> None:
     """Raise `ConnectorError` if a file has wrong columns. Warn of those that it does not have."""
     maker = job.maker
     for file in job.files:
-        if file.format is FileFormat.JSONL:
+        columns = file_columns(file, maker.names, maker.types, maker.key_names)
+        if columns is None:
             continue
-        if file.format is FileFormat.CSV:
-            names = csv_columns(file)
-        else:
-            from connector.services.rows.parquet import parquet_columns
-
-            names = parquet_columns(file, maker.names, maker.types, maker.key_names)
-        indexes = column_indexes(file.path, names, maker.names, maker.key_names)
-        missing = [name for name, at in zip(maker.names, indexes, strict=True) if at is None]
-        if missing:
+        if missing := [name for name in maker.names if name not in columns]:
             text = f"{file.path} does not have {', '.join(missing)}: NULL in all of its rows"
             job.on_event(warning("COLUMNS_ABSENT", text, columns=missing))
 
@@ -446,17 +436,9 @@ class LoadJob:
             yield chunk
 
     def _rows(self) -> Iterator[tuple[RowFile, FileRow]]:
-        names, keys = self.maker.names, self.maker.key_names
+        maker, null = self.maker, self.options.null
         for file in self.files:
-            if file.format is FileFormat.CSV:
-                rows = csv_rows(file, names, keys, self.options.null)
-            elif file.format is FileFormat.JSONL:
-                rows = json_rows(file, names)
-            else:
-                from connector.services.rows.parquet import parquet_rows
-
-                rows = parquet_rows(file, names, self.maker.types, keys)
-            for row in rows:
+            for row in file_rows(file, maker.names, maker.types, maker.key_names, null):
                 yield file, row
 
     def _change(
@@ -464,7 +446,7 @@ class LoadJob:
     ) -> DataChange | Misfit:
         if isinstance(values, Misfit):
             return values
-        content = self.maker.make(values, _convert(file))
+        content = self.maker.make(values, convert_of(file))
         if isinstance(content, Misfit):
             return content
         row_key, entries = content
@@ -506,7 +488,7 @@ class LoadJob:
             row.number,
             misfit.column,
             misfit.detail,
-            None if isinstance(values, Misfit) else self.maker.view(values, _convert(file)),
+            None if isinstance(values, Misfit) else self.maker.view(values, convert_of(file)),
             "row" if file.format is FileFormat.PARQUET else "line",
         )
         self.rejected += 1
@@ -532,7 +514,8 @@ class LoadJob:
             raise rows_rejected(self.definition.name, self.rejected, rows, "; ".join(examples))
 
 
-def _convert(file: RowFile) -> Convert:
+def convert_of(file: RowFile) -> Convert:
+    """How the values of a file become values of columns."""
     return of_arrow if file.format is FileFormat.PARQUET else of_json
 
 

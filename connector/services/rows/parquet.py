@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from connector.errors.records import file_columns_unsuitable, file_malformed
@@ -34,13 +35,24 @@ _WANTED: Final = {
 def parquet_columns(
     file: RowFile, names: Sequence[str], types: Sequence[ValueType], key_names: Sequence[str]
 ) -> list[str]:
-    """Return the names of the columns of a Parquet file.
-
-    Raises `ConnectorError` if a column of the file cannot have values of the table's column.
-    """
+    """Return the names of the columns of a Parquet file. Raises as `check_columns` does."""
     with _opened(file) as parquet:
         schema = parquet.schema_arrow
-    indexes = column_indexes(file.path, schema.names, names, key_names)
+    check_columns(file.path, schema, names, types, key_names)
+    return list(schema.names)
+
+
+def check_columns(
+    path: Path,
+    schema: Any,
+    names: Sequence[str],
+    types: Sequence[ValueType],
+    key_names: Sequence[str],
+) -> None:
+    """Raise `ConnectorError` if a column of an Arrow schema cannot have values of the table's
+    column.
+    """
+    indexes = column_indexes(path, schema.names, names, key_names)
     for name, type_, index in zip(names, types, indexes, strict=True):
         if index is None or _fits(type_, arrow := schema.field(index).type):
             continue
@@ -49,8 +61,7 @@ def parquet_columns(
         problem += "" if stored == arrow else f", stored as {stored}"
         wanted = _WANTED[type_] if isinstance(type_, DataType) else "a list or struct of such parts"
         cause = f"The column of the table is {type_}, so it must be {wanted}"
-        raise file_columns_unsuitable(str(file.path), problem, cause)
-    return list(schema.names)
+        raise file_columns_unsuitable(str(path), problem, cause)
 
 
 def parquet_rows(

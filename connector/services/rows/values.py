@@ -91,6 +91,22 @@ class RowMaker:
         The entries delete each family that the definition names, and then set the presence mark and
         each column that has a value. So the row is replaced as a whole, and exists without a value.
         """
+        read = self.read(values, convert)
+        if isinstance(read, Misfit):
+            return read
+        row_key, cells = read
+        entries: list[Entry] = list(self._first)
+        for column, cell in zip(self._columns, cells, strict=True):
+            if cell is not None:
+                entries.append(SetCell(column.family, column.qualifier, cell, self._cell_timestamp))
+        return row_key, entries
+
+    def read(
+        self, values: Sequence[object], convert: Convert
+    ) -> tuple[bytes, tuple[bytes | None, ...]] | Misfit:
+        """Return the row key, and the canonical bytes of each other column or None, or why the row
+        cannot be published.
+        """
         key = []
         for name, type_, value in zip(self.key_names, self.types, values, strict=False):
             if value is None:
@@ -99,20 +115,20 @@ class RowMaker:
             if isinstance(converted, Unreadable):
                 return Misfit(name, converted.detail)
             key.append(converted)
-        entries: list[Entry] = list(self._first)
+        cells: list[bytes | None] = []
         for column, value in zip(self._columns, values[len(key) :], strict=True):
             if value is None:
+                cells.append(None)
                 continue
             converted = convert(column.type, value)
             if isinstance(converted, Unreadable):
                 return Misfit(column.name, converted.detail)
             try:
-                cell = write_value(column.type, column.encoding, converted)
+                cells.append(write_value(column.type, column.encoding, converted))
             except InvalidChangeError as error:
                 return Misfit(column.name, error.problem)
-            entries.append(SetCell(column.family, column.qualifier, cell, self._cell_timestamp))
         try:
-            return self._key.write_key(tuple(key)), entries
+            return self._key.write_key(tuple(key)), tuple(cells)
         except InvalidChangeError as error:
             return Misfit(", ".join(self.key_names), error.problem)
 

@@ -137,6 +137,25 @@ def test_a_missing_extra_is_named(
     assert "pip install 'lowmark[spark]'" in capsys.readouterr().err
 
 
+def test_a_bridge_and_the_pipeline_start_in_one_process(tmp_path: Path) -> None:
+    """SRC-1: both threads import the package of Kafka's client. No broker is needed to see it."""
+    (tmp_path / "connector.toml").write_text(
+        """warehouse = "w"
+[kafka]
+bootstrap_servers = "127.0.0.1:1"
+[streams.shop]
+topic = "shop"
+[streams.shop.source]
+format = "debezium-json"
+topics = ["dbz.public.*"]
+"""
+    )
+    ended = connector("run", "--bridge", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("error:  No Kafka broker answers at 127.0.0.1:1")
+    assert ended.stderr.endswith("code:   BROKER_UNREACHABLE\n")
+
+
 def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
     # A test run in the background hands an ignored SIGINT down.
     listen = "signal.signal(signal.SIGINT, signal.default_int_handler)"

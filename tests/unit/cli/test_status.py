@@ -181,6 +181,18 @@ def test_reads_that_merge_do_not_hide_an_apply_that_failed(
     assert "the last job failed: disk full" in str(one["hints"])
 
 
+def test_a_job_that_ends_while_the_command_reads_is_not_in_the_future(
+    warehouse: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OPS-5: but the clock of another machine may be wrong, and a larger difference shows it."""
+    now, history = time.time_ns() // 1000, History(str(warehouse))
+    for ahead_s, shown in ((5, "apply 0s ago"), (120, "in the future")):
+        ended_at = now + ahead_s * 1_000_000
+        history.add_job(Job(JobKind.APPLY, "one", now, ended_at))
+        assert cli.invoke(["status"]) == 0
+        assert shown in capsys.readouterr().out
+
+
 def test_a_changelog_that_was_taken_away_is_an_error(
     warehouse: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

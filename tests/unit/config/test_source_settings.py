@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from connector.config.parse import parse
-from connector.config.settings import ConnectorConfig, SourceTables
+from connector.config.settings import ConnectorConfig, SourceTables, find_table
 from connector.config.source_tables import FollowedTable, with_source_tables
 from connector.errors import ConfigError
+from connector.sources.columns import FAMILY
 from connector.sources.model import OnMissingValue, OnTruncate, SourceFormat
 from connector.tables.values import DataType
 
@@ -93,6 +94,16 @@ def test_a_table_of_the_source_needs_no_section() -> None:
     ]
 
 
+def test_an_unknown_table_of_a_source_is_explained() -> None:
+    """SRC-5: a section of the configuration would not help."""
+    with pytest.raises(ConfigError) as raised:
+        find_table(followed({}), "visits")
+    assert "needs a primary key" in raised.value.remedy
+    with pytest.raises(ConfigError) as raised:
+        find_table(followed({}), "customer")
+    assert raised.value.remedy == "did you mean customers?"
+
+
 def test_a_section_overrides_single_settings_and_columns_by_their_cells() -> None:
     """SRC-5."""
     config = followed(
@@ -150,6 +161,23 @@ def test_a_wrong_section_is_named_when_its_source_is_known() -> None:
         followed(
             {"customers": {"stream": "shop", "columns": [{"name": "credit", "type": "MONEY"}]}}
         )
+
+
+def test_a_column_that_the_source_has_not_shown_yet_has_its_family() -> None:
+    """SRC-5: without a schema, a column follows from the first value that is not NULL."""
+    own = {"stream": "shop", "columns": [{"name": "photo", "type": "BYTES"}]}
+    (*_, column) = followed({"customers": own}).tables["customers"].columns
+    assert (column.name, column.family) == ("photo", FAMILY)
+    del own["columns"][0]["type"]
+    with pytest.raises(ConfigError, match="type is not set"):
+        followed({"customers": own})  # the source has a schema, so the name is wrong
+    guess = {"name": "n", "family": FAMILY, "type": "INT64", "on_unreadable": "null"}
+    for shown in ([], [guess]):
+        table = FollowedTable("customers", {**CUSTOMERS, "columns": shown})
+        config = with_source_tables(
+            parse(document(tables={"customers": own}), {}), {"shop": [table]}
+        )
+        assert len(config.tables["customers"].columns) == len(shown)
 
 
 def test_two_tables_of_one_name_are_an_error_with_a_remedy() -> None:

@@ -23,7 +23,7 @@ from connector.dead_letters.repair import (
     view,
 )
 from connector.dead_letters.replay import Decision, Verdict, decide
-from connector.dead_letters.source_letters import ORDER_HEADER, AssignedOrder, bridge_letter
+from connector.dead_letters.source_letters import ORDER_HEADER, AssignedOrder
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
 from connector.records.rejection import Position, Reason
@@ -36,7 +36,6 @@ from connector.sources.tables import KnownTables
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
-from connector.validation import KafkaRecord
 from tests.unit.dead_letters.test_replay import DOOR, NOW
 
 USERS = TableDefinition(
@@ -62,8 +61,17 @@ def envelope(**fields: object) -> dict[str, object]:
 
 
 def letter(value: bytes, order: AssignedOrder = ORDER) -> DeadLetter:
-    record = KafkaRecord(POSITION, 1_700_000_001_000_000, b'{"id": 1}', value, LINEAGE)
-    return bridge_letter(record, "UNREADABLE", "it is broken", order, now=NOW)
+    return DeadLetter(
+        position=POSITION,
+        key=b'{"id": 1}',
+        value=value,
+        headers=(*LINEAGE, (ORDER_HEADER, str(order).encode())),
+        reason=Reason.UNREADABLE_SOURCE,
+        rule="UNREADABLE",
+        detail="it is broken",
+        first_failed_at=NOW,
+        record_timestamp=1_700_000_001_000_000,
+    )
 
 
 def decided(

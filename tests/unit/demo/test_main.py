@@ -50,11 +50,11 @@ def test_only_settings_of_an_object_store_are_taken_from_the_shell(
 
 
 def test_report_ends_with_the_verdict(demo: Demo, capsys: pytest.CaptureFixture[str]) -> None:
-    demo._check("2 rows are the tree", [])
-    demo._check("1 dead letter is the bad record", [])
+    demo.check("2 rows are the tree", [])
+    demo.check("1 dead letter is the bad record", [])
     demo.report()
     assert "EQUAL: 2 rows are the tree;\n" in capsys.readouterr().out
-    demo._check("3 records are in the changelog", ["one is missing"])
+    demo.check("3 records are in the changelog", ["one is missing"])
     demo.report()
     shown = capsys.readouterr().out
     assert "EQUAL" not in shown

@@ -46,7 +46,7 @@ BAD_SECTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("value", RUBBISH)
 def test_another_value_is_a_value_error(value: bytes) -> None:
-    for read in (PublishedTable.from_value, FollowedTable.from_record):
+    for read in (PublishedTable.from_value, FollowedTable.from_value):
         with pytest.raises(ValueError):
             read(value)
 
@@ -54,10 +54,10 @@ def test_another_value_is_a_value_error(value: bytes) -> None:
 @pytest.mark.parametrize("part", BAD_SECTIONS)
 def test_a_section_that_no_bridge_makes_is_a_value_error(part: dict[str, Any]) -> None:
     """SRC-5: it would stop the reader of the configuration."""
-    assert FollowedTable.from_record(CUSTOMERS.to_value()) == CUSTOMERS
+    assert FollowedTable.from_value(CUSTOMERS.to_value()) == CUSTOMERS
     damaged = replace(CUSTOMERS, section={**CUSTOMERS.section, **part}).to_value()
     with pytest.raises(ValueError):
-        FollowedTable.from_record(damaged)
+        FollowedTable.from_value(damaged)
 
 
 def test_a_record_that_cannot_be_read_counts_as_none(

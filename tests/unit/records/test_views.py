@@ -35,7 +35,13 @@ from connector.records.views import (
 
 @pytest.mark.parametrize(
     ("value", "view"),
-    [(b"Ada", "Ada"), (b"", ""), (b"\n", {"base64": "Cg=="}), (b"\xff", {"base64": "/w=="})],
+    [
+        (b"Ada", "Ada"),
+        (b"", ""),
+        (b"\n", {"base64": "Cg=="}),
+        (b"\xff", {"base64": "/w=="}),
+        (b"base64:QQ==", {"base64": "YmFzZTY0OlFRPT0="}),
+    ],
 )
 def test_bytes_are_text_where_all_of_it_can_be_printed(value: bytes, view: object) -> None:
     assert view_of_bytes(value) == view

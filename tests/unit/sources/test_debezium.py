@@ -162,16 +162,6 @@ def test_placeholders_of_other_types_are_no_values(format_, field):
     assert event.cells["name"] == b"Ann"
 
 
-def test_the_placeholder_can_be_another():
-    """SRC-3: `unavailable.value.placeholder`."""
-    bench = Bench("json", placeholder="?gone?")
-    partial, whole = bench.event("u", {"email": "?gone?"}), bench.event("u", {"email": PLACEHOLDER})
-    assert isinstance(partial, Row)
-    assert not partial.whole
-    assert isinstance(whole, Row)
-    assert whole.whole
-
-
 def test_a_table_without_a_key_is_left_out_by_name(bench):
     """SRC-3: the event counts in its transaction."""
     record = bench.writer.event("c")._replace(key=None)
@@ -292,6 +282,41 @@ def test_bytes_behind_a_record_of_avro_are_poison():
     assert "1 bytes behind the record" in event.detail
     short = bench.decoder.decode(record._replace(value=b"\x00\x00"))
     assert isinstance(short, Poison)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_key_that_becomes_another_column_is_poison(format_: str):
+    """SRC-3, nothing_invented: its values could be those of other rows. A key column that is
+    renamed is not in the row any more.
+    """
+    old, new = number("id", 7), number("number", 9)
+    bench = Bench(format_, [old])
+    more = {"topic": bench.writer.topic, "registry": bench.writer.registry}
+    renamed = Writer(format_, [new], [new], **more)
+    other = Writer(format_, [new], [old, new], **more)
+    events = [
+        bench.event("c"),
+        *(bench.decoder.decode(writer.event("c")) for writer in (renamed, other, other)),
+    ]
+    assert [getattr(event, "key", None) for event in events] == [{"id": 7}, {"id": 9}, None, None]
+    assert isinstance(events[-1], Poison)
+    assert "the key of the table is id" in events[-1].detail
+    (news,) = bench.tables.take_news()
+    assert len(news.warnings) == (format_ != "json"), "each warning is given once"
+
+
+@pytest.mark.parametrize("value", ["007", " 7", "+7", "1_0", "x"])
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_text_is_no_other_key_that_is_a_number(format_: str, value: str):
+    """SRC-3, nothing_invented: the type of the key column has changed to text at the source."""
+    bench = Bench(format_)
+    assert isinstance(bench.event("c"), Row)
+    writer = Writer(format_, [text("id", value)], FIELDS, registry=bench.writer.registry)
+    assert isinstance(bench.decoder.decode(writer.event("c")), Poison)
+    writer = Writer(format_, [text("id", "10")], FIELDS, registry=bench.writer.registry)
+    event = bench.decoder.decode(writer.event("c"))
+    assert isinstance(event, Row)
+    assert event.key == {"id": 10}
 
 
 def test_a_key_that_gets_another_column_is_poison():

@@ -20,6 +20,7 @@ from tests.foreign_records import (
     avro_envelope,
     connect_struct,
     decimal,
+    definition_of,
     number,
     payload,
     text,
@@ -138,7 +139,7 @@ def test_the_command_prints_sections_that_can_be_used(
     tables = load_config("connector.toml").tables
     expected = decoded("json-schema")[1]
     for name in ("customers", "labels", "order_lines"):
-        assert tables[name] == expected[f"public.{name}"].definition(name, "shop")
+        assert tables[name] == definition_of(expected[f"public.{name}"], name, "shop")
 
 
 def test_the_command_asks_for_a_key_and_names_a_wrong_line(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from connector.records.model import MAX_RESUME_TOKEN_BYTES
@@ -17,6 +19,7 @@ from connector.sources.model import (
     Row,
     Skipped,
     TopicPartition,
+    least_time,
 )
 from connector.sources.position import SourcePosition, by_number
 
@@ -282,6 +285,53 @@ def test_an_event_of_a_transaction_that_was_skipped_is_released_when_it_comes() 
     (late,) = killed.released()
     assert (late.event.commit.sequence, late.count) == (2, 0)
     assert late.commit_timestamp > released.commit_timestamp
+
+
+def test_a_transaction_whose_events_were_not_read_is_not_skipped() -> None:
+    """SRC-8, cut_is_consistent: the events are in Kafka, so they come."""
+    source = Source(by_transaction())
+    source.row(1, 1)
+    source.end(1, 1)
+    assert len(source.released()) == 1
+    source.end(2, 2)
+    source.next["t.a", 0] += 2  # its events, which the bridge reads later
+    source.released()
+    assert not source.sequencer.skip("2")
+    source.next["t.a", 0] -= 2
+    source.row(2, 1)
+    source.row(2, 2)
+    assert numbers(source.released()) == [("2", 1), ("2", 2)]
+
+
+def test_transactions_that_lacked_events_take_a_bounded_part_of_a_token() -> None:
+    """SRC-1: the bridge forgets the oldest ones, and does not stop."""
+    source = Source(by_transaction(most_records=10**6, most_bytes=10**9))
+    bits = random.Random(1)
+    for number in range(1, 5):
+        for sequence in range(1, 65_000):
+            if bits.random() < 0.5:
+                source.row(number, sequence)
+        source.end(number, 65_000)
+        source.released()
+        if not source.sequencer.skip(str(number)):  # it asks for the end offsets first
+            source.released()
+            assert source.sequencer.skip(str(number))
+        source.released()
+    token = source.sequencer.token({})
+    assert len(token) < MAX_RESUME_TOKEN_BYTES // 2
+    assert list(SourcePosition.parse(token).unfilled) == ["3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("commit_time", "record_time", "least"),
+    [(5, 9, 5), (9, 5, 5), (0, 5, 5), (-5, 5, 5), (7, 0, 7), (0, 0, 1), (-5, 0, 1)],
+)
+def test_a_commit_time_is_positive_and_not_after_the_time_of_kafka(
+    commit_time: int, record_time: int, least: int
+) -> None:
+    """SRC-2. A time that is missing or before 1970 does not stop the bridge."""
+    record = ForeignRecord("t.a", 0, 0, record_time, None, None)
+    assert least_time(record, Commit(time=commit_time)) == least
 
 
 def test_an_end_that_cannot_be_read_is_poison() -> None:

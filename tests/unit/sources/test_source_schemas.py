@@ -137,12 +137,12 @@ def test_a_key_of_avro_without_fields_is_no_key_of_debezium() -> None:
     registry = Registry()
     format_ = AvroFormat(registry.schema_of)
     with pytest.raises(MISFITS):
-        format_.key(registry.framed("long", 7))
-    assert format_.key(registry.framed("null", None)) is None
+        format_.fields(registry.framed("long", 7))
+    assert format_.fields(registry.framed("null", None)) is None
     with pytest.raises(MISFITS):
-        format_.key(b"no framing")
+        format_.fields(b"no framing")
     with pytest.raises(MISFITS):
-        JsonFormat().key(b"7")
+        JsonFormat().fields(b"7")
 
 
 def test_decimals_and_texts_beyond_all_types() -> None:

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from connector.config.parse import parse
 from connector.sources.columns import (
     Merged,
     Shown,
@@ -21,7 +20,7 @@ from connector.sources.tables import KnownTables
 from connector.tables.column_names import is_column_name
 from connector.tables.nested import type_of
 from connector.tables.values import DataType
-from tests.foreign_records import Typed, Writer, number, text
+from tests.foreign_records import Typed, Writer, definition_of, number, text
 from tests.unit.sources.test_source_types import decoder_of
 
 ID = Shown("id", DataType.INT64)
@@ -116,7 +115,7 @@ def test_names_that_a_column_cannot_have():
     assert all(is_column_name(name) for name in names)
     assert len({name.lower() for name in names}) == len(HOSTILE)
     assert [column.cell for column in made.table.columns] == HOSTILE
-    made.table.definition("items", "shop")
+    definition_of(made.table)
 
 
 def test_a_field_with_the_name_of_the_presence_mark_has_no_column():
@@ -151,13 +150,12 @@ def test_a_section_is_the_table(steps):
     table = grown(*steps)[-1].table
     section = json.loads(json.dumps(table.section()))
     assert SourceTable.from_section(section) == table
-    config = {
-        "warehouse": "w",
-        "kafka": {"bootstrap_servers": "h:1"},
-        "streams": {"shop": {}},
-        "tables": {"items": {**section, "stream": "shop"}},
-    }
-    assert parse(config, {}).tables["items"] == table.definition("items", "shop")
+    definition = definition_of(table)
+    assert definition.source == table.source
+    assert definition.key.parts == table.key
+    assert [(c.name, c.qualifier.decode(), c.type) for c in definition.columns] == [
+        (column.name, column.cell, column.type) for column in table.columns
+    ]
 
 
 def test_a_changed_type_keeps_its_cell_after_a_restart():
@@ -171,7 +169,7 @@ def test_a_changed_type_keeps_its_cell_after_a_restart():
     assert first.cells == {"n": b"5"}
     assert second.cells == {"n__2": b"five"}
     published = [news.table.section() for news in tables.take_news()]
-    assert not tables.has_news
+    assert not tables.take_news()
     again = KnownTables(map(SourceTable.from_section, published))
     for writer, row in ((old, first), (new, second)):
         restarted, _ = decoder_of(writer)
@@ -179,7 +177,7 @@ def test_a_changed_type_keeps_its_cell_after_a_restart():
         event = restarted.decode(writer.event("c"))
         assert isinstance(event, Row)
         assert event.cells == row.cells
-    assert not again.has_news
+    assert not again.take_news()
 
 
 def test_a_partial_row_of_a_field_with_another_type_clears_the_old_column():

@@ -201,6 +201,27 @@ def test_a_decimal_as_text_has_the_type_of_its_column_if_debezium_names_it():
     assert str(kind_of(Field("credit", "string"), has_zone=False).type) == "STRING"
 
 
+@pytest.mark.parametrize(
+    ("scale", "in_json", "cell"),
+    [
+        (0, 1234, b"1234"),  # four digits are base64, too
+        (0, 12345678, b"12345678"),
+        (0, "BNI=", b"1234"),
+        (2, 12.50, b"12.5"),
+        (7, 1e-7, b"0.0000001"),
+        (-3, 1e30, b"1" + b"0" * 30),
+    ],
+)
+def test_a_decimal_of_connect_is_base64_or_a_number(scale: int, in_json: object, cell: bytes):
+    """SRC-3, nothing_invented: `decimal.format = NUMERIC` of the JSON converter."""
+    one = replace(decimal("f", 0, 38, scale), json=in_json)
+    several = array("several", one, [in_json, None])
+    writer = Writer("json with schema", [ID], [ID, one, several])
+    row = decoder_of(writer)[0].decode(writer.event("c"))
+    assert isinstance(row, Row)
+    assert row.cells == {"f": cell, "several": b'["' + cell + b'",null]'}
+
+
 def test_days_and_clocks_of_any_number():
     assert day_text(-719_162) == "0001-01-01"
     assert day_text(-719_163) == "0000-12-31"
