@@ -148,6 +148,7 @@ def run(
         if follows_sources(config):
             followed = surroundings.wait_for(partial(with_sources, file, config, stack, on_event))
             if followed is None:
+                on_event(info("STOPPED", "stopped: it had not begun"))
                 return RunReport(0, 0, 0)
             file, sources = followed
             config = file.config
