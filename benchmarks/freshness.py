@@ -489,9 +489,10 @@ def show_steps(rate: int, trace: Path, window: Window) -> None:
     took: dict[tuple[str, str], list[float]] = {}
     for line in trace.read_text().splitlines():
         step = json.loads(line)
-        at = datetime.fromisoformat(step["at"]).timestamp() * 1e6
+        at = datetime.fromisoformat(step["time"]).timestamp() * 1e6
         if window.began <= at < window.ended and step["seconds"] is not None:
-            took.setdefault((step["of"].split()[0], step["step"]), []).append(step["seconds"])
+            of = "table" if "table" in step else "stream"
+            took.setdefault((of, step["text"]), []).append(step["seconds"])
     print(f"\nsteps at {rate}/s{'':28}{'times':>8}{'p50 s':>8}{'p95 s':>8}{'all s':>8}")
     for (of, step), all_s in took.items():
         p50, p95 = np.percentile(all_s, [50, 95])

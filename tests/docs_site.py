@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from connector.dead_letters.repair import STEPS
 from connector.records.model import Rule
 from connector.records.rejection import Reason
+from connector.reports.metrics import SERIES
 from tests.error_codes import errors_list
 
 if TYPE_CHECKING:
@@ -101,8 +102,22 @@ def _steps() -> str:
     return _table("step | argument | what it does", rows)
 
 
+def _metrics() -> str:
+    rows = (
+        (
+            f"`{series.name}{'_total' if series.kind == 'counter' else ''}`",
+            series.kind,
+            ", ".join(f"`{label}`" for label in series.labels),
+            series.help,
+        )
+        for series in SERIES
+    )
+    return _table("series | kind | labels | meaning", rows)
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "errors": errors_list,
+    "metrics": _metrics,
     "reasons": _reasons,
     "rules": _rules,
     "steps": _steps,

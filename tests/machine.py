@@ -11,7 +11,9 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from tests import postgres
+from connector.errors import ConnectorError
+from connector.jars import JarStore
+from tests import debezium, postgres
 
 JAVA_NEEDED = 17
 REGISTRY_JAVA = 21
@@ -74,6 +76,19 @@ def why_no_postgres() -> str:
     """Why tests with PostgreSQL cannot run here, or "" if they can."""
     if postgres.programs() is None:
         return "no PostgreSQL (neither /usr/lib/postgresql/*/bin nor `postgres` on the path)"
+    return ""
+
+
+def why_no_debezium(store: JarStore) -> str:
+    """Why tests with Debezium cannot run here, or "" if they can. The first call on a machine
+    downloads its jars.
+    """
+    try:
+        debezium.jars(store)
+    except ConnectorError as error:
+        if error.code != "JAR_MISSING":
+            raise
+        return f"no jars of Debezium. {error.cause}"
     return ""
 
 

@@ -28,7 +28,7 @@ _OPERATIONS = {
 
 @dataclass(frozen=True)
 class Right:
-    """One operation on one resource. `name` may have the words TOPIC, GROUP and ID."""
+    """One operation on one resource. `name` may have the words TOPIC, GROUP, ID and SOURCE."""
 
     kind: ResourceType
     name: str
@@ -36,7 +36,7 @@ class Right:
     operation: AclOperation
 
     def named(self, **names: str) -> str:
-        return re.sub(r"\b(TOPIC|GROUP|ID)\b", lambda found: names[found[0]], self.name)
+        return re.sub(r"\b(TOPIC|GROUP|ID|SOURCE)\b", lambda found: names[found[0]], self.name)
 
     def __str__(self) -> str:
         return f"{self.operation.name} {self.kind.name} {self.name}"

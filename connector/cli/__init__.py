@@ -88,6 +88,7 @@ EXTRAS: Final = {
     "deltalake": "lake",
     "httpx": "registry",
     "pandas": "spark",
+    "prometheus_client": "metrics",
     "pyarrow": "load",
     "pyspark": "spark",
 }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+from typing import Literal
 
 import click
 
+from connector.cli.log_lines import LogLines, log_options
 from connector.cli.parameters import config_of
-from connector.cli.terminal import err, show_event
+from connector.events import Level, info
 from connector.services.bridge import run_bridge
 from connector.text import counted
 
@@ -25,19 +27,31 @@ from connector.text import counted
     default="",
     help="Publish this transaction without the events that it lacks. `connector status` names it.",
 )
+@log_options
 @click.pass_context
-def command(ctx: click.Context, *, stream: str, once: bool, skip: str) -> None:
+def command(
+    ctx: click.Context,
+    *,
+    stream: str,
+    once: bool,
+    skip: str,
+    log_format: Literal["text", "json"],
+    log_level: Level,
+) -> None:
     """Publish the records of the source of a stream as its changes. SIGTERM or Ctrl-C stops the
     command.
 
     You can kill the command at any time and start it again: it goes on where it was. It needs no
     access to the warehouse. Run it once for each stream.
     """
-    stop = threading.Event()
+    log, stop = LogLines(log_format, log_level), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    config = config_of(ctx, source_tables=False)
-    counts = run_bridge(config, stream, once=once, skip=skip, stop=stop, on_event=show_event)
-    left_out = f", {counted(sum(counts.left_out.values()), 'record')} left out"
-    letters = counted(counts.letters, "dead letter")
-    err(f"{counted(counts.changes, 'change')} and {letters} published{left_out}")
+    with log.showing_error():
+        config = config_of(ctx, source_tables=False)
+        counts = run_bridge(config, stream, once=once, skip=skip, stop=stop, on_event=log.show)
+    left_out, letters = sum(counts.left_out.values()), counts.letters
+    text = f"{counted(counts.changes, 'change')} and {counted(letters, 'dead letter')} published"
+    figures = {"changes": counts.changes, "letters": letters, "left_out": left_out}
+    text = f"{text}, {counted(left_out, 'record')} left out"
+    log.show(info("BRIDGE_ENDED", text, stream=stream, **figures))

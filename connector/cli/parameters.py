@@ -73,6 +73,15 @@ class Parsed(click.ParamType[_Value]):
             self.fail(str(error), param, ctx)
 
 
+def _address(text: str) -> tuple[str, int]:
+    """A host and a port, such as 127.0.0.1:9464 or [::1]:9464."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not an address; write for example 127.0.0.1:9464")
+    return host, int(port)
+
+
 def _duration_s(text: str) -> int:
     """A duration in whole seconds, as in the configuration (OPS-1)."""
     try:
@@ -177,6 +186,7 @@ STEP: Final = Parsed("step", _step)
 RATE: Final = Parsed("rate", _rate)
 CORES: Final = Parsed("cores", _cores)
 MEMORY: Final = Parsed("memory", _memory)
+ADDRESS: Final = Parsed("address", _address)
 
 
 def json_option(text: str) -> Callable[[Function], Function]:

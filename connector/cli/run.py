@@ -7,14 +7,18 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from contextlib import AbstractContextManager, nullcontext
-from typing import TextIO
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Literal, TextIO
 
 import click
 
-from connector.cli.parameters import config_file_of, config_of, spark_options
-from connector.cli.terminal import err, escaped, out, show_error, show_event
+from connector.cli.log_lines import LogLines, log_options
+from connector.cli.parameters import ADDRESS, config_file_of, config_of, spark_options
+from connector.cli.terminal import err, escaped, out, show_error
+from connector.events import Level, info
 from connector.services.bridge import bridges
+from connector.services.metrics import Metrics
 from connector.services.run import run
 from connector.services.validate_config import validate_config
 from connector.text import counted
@@ -28,6 +32,14 @@ from connector.text import counted
     "--bridge", is_flag=True, help="Publish the sources of all streams, too, in this process."
 )
 @spark_options
+@log_options
+@click.option(
+    "--metrics",
+    "address",
+    type=ADDRESS,
+    metavar="HOST:PORT",
+    help="Serve metrics for Prometheus at this address, for example 127.0.0.1:9464.",
+)
 @click.option(
     "--trace",
     type=click.File("a"),
@@ -41,7 +53,10 @@ def run_command(
     bridge: bool,
     cores: str | None,
     memory: str | None,
+    address: tuple[str, int] | None,
     trace: TextIO | None,
+    log_format: Literal["text", "json"],
+    log_level: Level,
 ) -> None:
     """Ingest all streams and apply them to their tables. SIGTERM or Ctrl-C stops the command after
     the current batch.
@@ -53,26 +68,39 @@ def run_command(
     With --bridge, the sources of all streams are published in the same process, as connector bridge
     does it. If a bridge fails, the command stops.
     """
-    config, stop = config_file_of(ctx), threading.Event()
+    log, stop = LogLines(log_format, log_level, trace), threading.Event()
     # py4j logs each call to a JVM that has died. The command prints one error.
     logging.getLogger().addHandler(logging.NullHandler())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    signal.signal(signal.SIGHUP, lambda *_: config.ask())
-    beside: AbstractContextManager[None] = nullcontext()
-    if bridge:
-        of_bridges = config_of(ctx, source_tables=False)
-        beside = bridges(of_bridges, once=once, stop=stop, on_event=show_event)
-    with beside:
+    with log.showing_error(), ExitStack() as beside:
+        config = config_file_of(ctx)
+        signal.signal(signal.SIGHUP, lambda *_: config.ask())
+        metrics = None if address is None else beside.enter_context(_exported(address, log))
+        if bridge:
+            of_bridges = config_of(ctx, source_tables=False)
+            on_event = log.show if metrics is None else metrics.noting(log.show)
+            beside.enter_context(bridges(of_bridges, once=once, stop=stop, on_event=on_event))
         run(
             config,
             once=once,
             stop=stop,
-            on_event=show_event,
+            on_event=log.show,
             cores=cores,
             memory=memory,
-            trace=trace,
+            metrics=metrics,
         )
+
+
+@contextmanager
+def _exported(address: tuple[str, int], log: LogLines) -> Iterator[Metrics]:
+    """Metrics that are served at the address during the block."""
+    from connector.exporter import exporting
+
+    metrics = Metrics()
+    with exporting(metrics, *address) as port:
+        log.show(info("METRICS", f"metrics are at http://{address[0]}:{port}/metrics", port=port))
+        yield metrics
 
 
 @click.command()

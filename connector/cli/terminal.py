@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from connector.services.events import Event
+    from connector.events import Event
 
 _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
@@ -60,12 +60,9 @@ def err(message: str) -> None:
 
 
 def show_event(event: Event) -> None:
-    err(f"warning: {event.text}" if event.level == "warning" else event.text)
-    if event.code == "TABLE_STOPPED":
-        from connector.cli.remedies import command_of
-
-        if (command := command_of(str(event.fields["error"]), event.fields)) is not None:
-            err(f"run: {command}")
+    """Show an event of a short command."""
+    if event.level != "debug":
+        err(f"warning: {event.line}" if event.level == "warning" else event.line)
 
 
 def out(line: str) -> None:

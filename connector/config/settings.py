@@ -288,7 +288,7 @@ def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
     if any(s.source is not None and s.source.follows_tables for s in config.streams.values()):
         remedy = (
             "a table of a source needs a primary key there and at least one row. It is known as"
-            " soon as connector bridge and connector run have read a row"
+            " soon as the bridge and the pipeline have read a row"
         )
     remedy = nearest(name, config.tables) or remedy
     raise table_unknown(name, one_of(config.tables), remedy)

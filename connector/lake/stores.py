@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -49,9 +50,7 @@ def reader_of(folder: str) -> Callable[[str], bytes | None]:
             if local is not None:
                 return Path(local, name).read_bytes()
             if not in_store:
-                from deltalake._internal import DeltaFileSystemHandler
-
-                in_store.append(DeltaFileSystemHandler(folder, options_of(folder), None))
+                in_store.append(_in_store(folder))
             file = in_store[0].open_input_file(name)
             return bytes(file.read(file.size()))
         except FileNotFoundError:
@@ -75,14 +74,21 @@ def write_at(path: str, text: str) -> None:
     `OSError`.
     """
     folder, _, name = path.rpartition("/")
-    files = files_at(folder)
-    files.create_dir(".", recursive=True)
-    is_local = _local(folder) is not None
-    written = f".{name}.new" if is_local else name
-    with files.open_output_stream(written) as file:
-        file.write(text.encode())
-    if is_local:
-        files.move(written, name)
+    if (local := _local(folder)) is None:
+        # Not with `files_at`: pyarrow hands bytes over as a buffer, which deltalake refuses.
+        with closing(_in_store(folder).open_output_stream(name)) as file:
+            file.write(text.encode())
+        return
+    Path(local).mkdir(parents=True, exist_ok=True)
+    written = Path(local, f".{name}.new")
+    written.write_text(text, "utf-8")
+    written.replace(Path(local, name))
+
+
+def _in_store(folder: str) -> Any:
+    from deltalake._internal import DeltaFileSystemHandler
+
+    return DeltaFileSystemHandler(folder, options_of(folder), None)
 
 
 def files_at(path: str) -> FileSystem:

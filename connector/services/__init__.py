@@ -20,6 +20,7 @@ from connector.services.bridge import run_bridge
 from connector.services.dead_letters import DeadLetters
 from connector.services.drop_table import drop_table, orphaned_tables
 from connector.services.load_config import load_config
+from connector.services.metrics import Metrics
 from connector.services.read import TableRead, read
 from connector.services.reload import ConfigFile
 from connector.services.requests import (
@@ -50,6 +51,7 @@ __all__ = [
     "ConfigFile",
     "DeadLetters",
     "LoadOptions",
+    "Metrics",
     "StatusReport",
     "TableRead",
     "alter_table",

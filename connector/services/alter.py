@@ -14,7 +14,7 @@ from connector.clock import now_us
 from connector.config.settings import find_table
 from connector.errors import argument_invalid
 from connector.errors.definitions import column_exists
-from connector.services.events import OnEvent, log_event, warning
+from connector.events import OnEvent, log_event, warning
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
 from connector.services.warehouses import warehouse_of

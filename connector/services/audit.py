@@ -12,6 +12,7 @@ from connector.clock import now_us
 from connector.config.settings import find_stream
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.errors import TableError, TopicError
+from connector.events import OnEvent, info, log_event, warning
 from connector.records.rejection import Position
 from connector.reports.audit import (
     LettersAudit,
@@ -24,7 +25,6 @@ from connector.reports.audit import (
     without,
 )
 from connector.reports.bridge_status import SourceTopicAudit
-from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.warehouses import warehouse_of
 from connector.text import counted
 
@@ -68,7 +68,7 @@ def audit(
     for source in [find_stream(config, stream)] if stream is not None else config.streams.values():
         result = _of_stream(config, source, on_event, on_rows)
         if result is None:
-            text = f"{source.name}: nothing was ingested yet"
+            text = "nothing was ingested yet"
             on_event(info("NOTHING_INGESTED", text, stream=source.name))
         else:
             yield result
@@ -181,7 +181,7 @@ def _of_stream(
         return None
     if logged.foreign_commits:
         commits = counted(logged.foreign_commits, "commit")
-        text = f"{source.name}: {commits} of another program on top of its changelog"
+        text = f"{commits} of another program on top of its changelog"
         on_event(warning("FOREIGN_COMMITS", text, stream=source.name))
     audit_log = AuditLog(
         warehouse_of(config), source.name, source.topic, logged.changelog_id, logged.topic_id

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from connector.config.settings import find_stream
 from connector.errors import BrokerError, DeliveryError
 from connector.errors.settings import source_missing
-from connector.services.events import OnEvent, info, log_event, warning
+from connector.events import OnEvent, info, log_event, warning
 from connector.services.surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def run_bridge(
         raise source_missing(of_stream.name)
     counts, until = BridgeCounts(), stop or threading.Event()
     claim = BridgeClaim(config.kafka, of_stream.topic)
-    where, has_begun = f"the bridge of stream {of_stream.name}", False
-    surroundings = Surroundings(where, until, on_event, fails_fast=once)
+    where, has_begun = "the bridge", False
+    surroundings = Surroundings(where, until, on_event, fails_fast=once, stream=of_stream.name)
 
     def warn(code: str, text: str) -> None:
         on_event(warning(code, f"{where}: {text}", stream=of_stream.name))

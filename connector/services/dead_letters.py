@@ -41,11 +41,11 @@ from connector.dead_letters.replay import (
 )
 from connector.errors import TableError, TopicError, check_note
 from connector.errors.dead_letters import dead_letter_missing
+from connector.events import OnEvent, info, log_event, warning
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
 from connector.records.rejection import Rejection
 from connector.records.views import Json
-from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.letter_effects import Effects
 from connector.services.load_config import who
 from connector.services.source_letters import source_changes
@@ -444,7 +444,7 @@ class DeadLetters:
             return progress_of(warehouse_of(self._config), self._stream.name).horizon
         except (ModuleNotFoundError, TableError) as error:
             text = (
-                f"the horizon of {self._stream.name} is unknown ({error}). A replayed change that"
+                f"the horizon is unknown ({error}). A replayed change that"
                 " is too late is rejected again"
             )
             self._on_event(warning("HORIZON_UNKNOWN", text, stream=self._stream.name))

@@ -70,7 +70,7 @@ def drop_table(config: ConnectorConfig, table: str) -> OrphanedTable:
         raise table_configured(table)
     orphans = {orphan.name: orphan for orphan in orphaned_tables(config)}
     if table not in orphans:
-        remedy = nearest(table, orphans) or "See which tables there are: connector table drop"
+        remedy = nearest(table, orphans) or "Name one of these tables"
         raise table_unknown(
             table, f"no such table, and the warehouse has {one_of(orphans)}", remedy
         )

@@ -11,11 +11,11 @@ from connector.dead_letters.effect import Effect, at_low_watermark, difference, 
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.replay import Decision, in_batches
 from connector.errors import InvalidChangeError, TableError
+from connector.events import OnEvent, log_event, warning
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
 from connector.records.ordering import OrderPosition
 from connector.records.views import Json
-from connector.services.events import OnEvent, log_event, warning
 from connector.services.warehouses import warehouse_of
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import EMPTY, RowState, visible

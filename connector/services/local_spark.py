@@ -7,10 +7,8 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from sys import __stderr__, __stdout__
 from typing import TYPE_CHECKING, Final
 
 from connector.config.spark_settings import check_shared, is_local_master
@@ -18,7 +16,7 @@ from connector.config.storage import SPARK_DEFAULTS, is_s3
 from connector.errors import argument_invalid
 from connector.errors.settings import setting_invalid
 from connector.errors.spark import spark_master_unreachable, spark_session_exists
-from connector.services.events import OnEvent, info
+from connector.events import OnEvent, info
 from connector.text import duration
 
 if TYPE_CHECKING:
@@ -104,9 +102,9 @@ def _started(
     jars = _jars(config, on_event)
     scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-    with _STARTING, _output_as_messages():
+    with _STARTING:
         _check_no_session()
-        started = start_session(jars, scratch=scratch, settings=settings)
+        started = start_session(jars, scratch=scratch, settings=settings, on_event=on_event)
     stack.callback(stop_session, started)
     return started
 
@@ -157,18 +155,3 @@ def _check_no_session() -> None:
         forget_ended_session()
         return
     raise spark_session_exists()
-
-
-@contextmanager
-def _output_as_messages() -> Iterator[None]:
-    """Start processes with standard error as their output: a JVM's warnings are no rows."""
-    if __stdout__ is None or __stderr__ is None:  # closed, as daemons have them
-        yield
-        return
-    output = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        os.dup2(output, 1)
-        os.close(output)

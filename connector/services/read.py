@@ -16,9 +16,9 @@ from connector.config.settings import find_table
 from connector.errors import TableError
 from connector.errors.changelog import freshness_unknown
 from connector.errors.tables import cut_expired, cut_missing
+from connector.events import OnEvent, info, log_event, warning
 from connector.records.views import view_of_time
 from connector.reports.stream_status import NONE_OPEN, OpenLetters
-from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.local_spark import session_of
 from connector.services.status import open_letters_of
 from connector.services.warehouses import check_logs, naming_damage, warehouse_of
@@ -251,7 +251,7 @@ def _merged(
 
     stream = config.tables[name].stream
     check_logs(config, [stream], [name])
-    text = f"{name} has changes that are not applied yet: Spark merges them"
+    text = "changes are not applied yet: Spark merges them"
     on_event(info("MERGING", text, table=name))
     with ExitStack() as stack:
         started = session_of(config, spark, stack, on_event, memory=memory)

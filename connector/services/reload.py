@@ -14,7 +14,7 @@ from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.reload import reload_faults
 from connector.errors import ConfigError, ConnectorError, TableError
-from connector.services.events import OnEvent, info, warning
+from connector.events import OnEvent, info, warning
 from connector.services.load_config import DEFAULT_FILE, load_config
 from connector.services.source_tables import SourceTables, followed
 from connector.services.warehouses import warehouse_of

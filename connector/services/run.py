@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
@@ -11,19 +10,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 from connector.clock import now_us
 from connector.config.storage import is_local, look_every_s
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.ledger import LetterState
-from connector.errors import BrokerError, ConfigError, ConnectorError, TableError, TopicError
+from connector.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectorError,
+    TableError,
+    TopicError,
+    WriterConflictError,
+)
 from connector.errors.settings import setting_missing
-from connector.records.views import view_of_time
+from connector.events import Event, OnEvent, fields_of, info, log_event, warning
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
-from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
+from connector.services.metrics import Metrics
 from connector.services.reload import READ_EVERY_S, ConfigFile, Reloads, with_sources
 from connector.services.source_tables import SourceTables, follows_sources
 from connector.services.stopped_tables import StoppedTables, error_of
@@ -59,32 +65,21 @@ class RunReport:
     dead_letters: int
 
 
-class Trace:
-    """Writes a line of JSON for each step to a file, if there is one (OPS-4). Any thread may call
-    `step`.
-
-    For example, `{"at": "2024-03-01T12:00:00.000000Z", "of": "table orders", "step": "table
-    committed", "seconds": 0.184}`. The seconds are those since the step before of the same stream
-    or table.
+class _Steps:
+    """Sends an event for each step of a batch or of an apply (OPS-4). Its seconds are those since
+    the step before of the same stream or table. Any thread may call `step`.
     """
 
-    def __init__(self, file: TextIO | None) -> None:
-        self._file, self._lock = file, threading.Lock()
-        self._last = dict[str, float]()
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event, self._last = on_event, dict[str, float]()
 
     def step(self, step: str) -> None:
-        """Write a step, such as "table orders: table committed"."""
-        if self._file is None:
-            return
+        """Send the event of a step, such as "table orders: table committed"."""
         subject, _, name = step.partition(": ")
-        with self._lock:
-            now = time.monotonic()
-            before, self._last[subject] = self._last.get(subject), now
-            seconds = None if before is None else round(now - before, 3)
-            line = {"at": view_of_time(now_us()), "of": subject, "step": name, "seconds": seconds}
-            with suppress(OSError):  # a full disk stops no pipeline
-                self._file.write(f"{json.dumps(line)}\n")
-                self._file.flush()
+        now = time.monotonic()
+        before, self._last[subject] = self._last.get(subject), now
+        seconds = None if before is None else round(now - before, 3)
+        self._on_event(Event("debug", "STEP", name, {**fields_of(subject), "seconds": seconds}))
 
 
 class _Counter:
@@ -110,7 +105,7 @@ def run(
     on_event: OnEvent = log_event,
     cores: str | None = None,
     memory: str | None = None,
-    trace: TextIO | None = None,
+    metrics: Metrics | None = None,
 ) -> RunReport:
     """Ingest all streams of a configuration and apply them to their tables.
 
@@ -123,10 +118,10 @@ def run(
         once: Ingest to the end that each topic has now, apply, and return. Otherwise it runs until
             `stop` is set.
         stop: Set it from another thread or from a signal handler: the batch in flight ends first.
-        on_event: Receives warnings and progress.
+        on_event: Receives warnings and progress, and each step with the level `debug`.
         cores: Threads of a local session, or `*` for all processors. None: as in [spark].
         memory: Heap of the driver, for example `2g`. None: as in [spark].
-        trace: Receives a line of JSON for each step of a batch and of an apply, with its seconds.
+        metrics: Receives what the pipeline knows about itself, for a scrape (MET-1).
 
     Returns:
         The numbers of `batches` that were added to changelogs, of finished `applies`, and of
@@ -141,7 +136,8 @@ def run(
     """
     file, config = (config, config.config) if isinstance(config, ConfigFile) else (None, config)
     _check_has_streams(config)
-    until = stop or threading.Event()
+    until, noted = stop or threading.Event(), metrics or Metrics()
+    on_event = noted.noting(on_event)
     surroundings = Surroundings("the pipeline", until, on_event, fails_fast=once)
     with ExitStack() as stack:
         sources = None
@@ -155,9 +151,8 @@ def run(
         check_logs(config, config.streams, [])
         stack.enter_context(only_use(config, config.streams))
         stack.enter_context(naming_damage(config, config.streams, []))
-        pipeline_run = _Run(
-            *(config, file, once, until, on_event, Trace(trace), surroundings), sources=sources
-        )
+        pipeline_run = _Run(config, file, once, until, on_event, surroundings, sources, noted)
+        pipeline_run.is_measured = metrics is not None
         before = surroundings.wait_for(partial(_ingest_batches, config)) or 0
         start = partial(session_of, config, spark, stack, on_event, cores=cores, memory=memory)
         pipeline_run.run(partial(start, for_writing=True, is_short=once))
@@ -179,9 +174,10 @@ class _Run:
     once: bool
     stop: threading.Event
     on_event: OnEvent
-    trace: Trace
     surroundings: Surroundings
     sources: SourceTables | None = None
+    metrics: Metrics = field(default_factory=Metrics)
+    is_measured: bool = False
     counter: _Counter = field(default_factory=_Counter)
     reloads: Reloads | None = None
     stopped: dict[str, ConnectorError] = field(default_factory=dict)
@@ -236,40 +232,36 @@ class _Run:
         from connector.spark.cluster import repeating, watching
         from connector.spark.pipeline import Pipeline
 
-        def on_line(text: str) -> None:
-            self.on_event(info("PIPELINE", text))
-
         with watching(spark), _short_turns():
-            job_log, on_step = self._job_log(), self.trace.step
-            config: ConnectorConfig | None = self.config
-            while config is not None:
-                self.config, table_ports = config, stopped.ports(config)
+            job_log, on_step = self._job_log(), _Steps(self.on_event).step
+            wanted: ConnectorConfig | None = self.config
+            while wanted is not None:
+                self.config, wanted = wanted, None
+                self.metrics.begin(self.config)
+                table_ports = stopped.ports(self.config, self._is_refused)
                 start = partial(
                     Pipeline,
-                    *(spark, config, ports, job_log, merge_few, on_line, on_step, table_ports),
+                    *(spark, self.config, ports, job_log, merge_few, self.on_event),
+                    *(on_step, table_ports),
                 )
                 try:
-                    pipeline = repeating(start, "the tables", on_line, self.stop)
-                except (ConfigError, TableError) as error:
+                    pipeline = repeating(start, "the tables", self.on_event, self.stop)
+                except (ConfigError, TableError, WriterConflictError) as error:
                     if self.reloads is None or is_away(error):
                         raise
-                    config = self.reloads.go_back(error)
+                    wanted = self.reloads.go_back(error)
                     continue
-                if (refused := self._refused(pipeline)) is not None:
-                    config = refused
-                    continue
-                config, self.stopped = self._run_one(pipeline), pipeline.stopped
+                with self._measuring(spark, self.config):
+                    wanted, self.stopped = self._run_one(pipeline), pipeline.stopped
         if self.once and not self.stop.is_set():
             _report_open_transactions(self.config, self.on_event)
             report_waiting_changes(self.config, self.on_event)
 
-    def _refused(self, pipeline: Pipeline) -> ConnectorConfig | None:
-        """The old configuration, if the new one stops a table that went on before."""
-        if self.reloads is not None and self.reloads.is_new:
-            for name, error in pipeline.stopped.items():
-                if name not in self.stopped:
-                    return self.reloads.go_back(error)
-        return None
+    def _is_refused(self, name: str) -> bool:
+        """Whether a table may not stop: a new configuration would stop it, and the old one did
+        not.
+        """
+        return self.reloads is not None and self.reloads.is_new and name not in self.stopped
 
     def _run_one(self, pipeline: Pipeline) -> ConnectorConfig | None:
         """Run a pipeline. Returns the configuration that replaces its own, if there is one."""
@@ -284,6 +276,18 @@ class _Run:
         if is_new:
             self.on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
         return self._run_until_replaced(pipeline)
+
+    @contextmanager
+    def _measuring(self, spark: SparkSession, config: ConnectorConfig) -> Iterator[None]:
+        """Ask for what is not in memory during the block, if the metrics have a reader."""
+        if not self.is_measured:
+            yield
+            return
+        from connector.spark.jvm import jvm_usage
+
+        usage = partial(jvm_usage, spark)
+        with self.metrics.running(), self.metrics.refreshing(config, usage):
+            yield
 
     def _run_until_replaced(self, pipeline: Pipeline) -> ConnectorConfig | None:
         """Run the pipeline until `stop` is set, or until there is a new configuration, which is
@@ -329,6 +333,7 @@ class _Run:
 
         def add_job(job: Job) -> None:
             history.add_job(job)
+            self.metrics.on_job(job)
             if job.kind is JobKind.APPLY and not job.error:
                 self.counter.add("applies")
 
@@ -341,6 +346,8 @@ class _Run:
             ),
             last_clean_up=history.last_clean_up,
             forget_cuts=history.forget_cuts,
+            on_batch=self.metrics.on_batch,
+            on_table=self.metrics.on_table,
         )
 
 
@@ -436,7 +443,7 @@ def _report_open_transactions(config: ConnectorConfig, on_event: OnEvent) -> Non
         with suppress(BrokerError, TopicError):
             facts = topics.describe(config.kafka, stream.topic)
             for transaction in open_transactions(config.kafka, facts):
-                text = f"stream {name}: {transaction.describe(now_us())}"
+                text = transaction.describe(now_us())
                 partition = transaction.stream_partition
                 on_event(warning("OPEN_TRANSACTION", text, stream=name, stream_partition=partition))
 
@@ -456,7 +463,7 @@ def report_waiting_changes(config: ConnectorConfig, on_event: OnEvent) -> None:
             lagging = progress.frontier.lagging_partition
             if lagging is not None and is_at_low_watermark(table, progress):
                 partition = lagging.stream_partition
-                text = f"table {name}: {text_of_waiting(waiting, partition)}"
+                text = text_of_waiting(waiting, partition)
                 on_event(warning("CHANGES_WAIT", text, table=name, stream_partition=partition))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from connector import warehouse as paths
 from connector.config.source_tables import FollowedTable, with_source_tables
-from connector.services.events import OnEvent, warning
+from connector.events import OnEvent, warning
 from connector.services.warehouses import warehouse_of
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class SourceTables:
         return True
 
     def _warn(self, stream: str, error: ConnectorError) -> None:
-        self._on_event(warning(error.code, f"stream {stream}: {error}", stream=stream))
+        self._on_event(warning(error.code, str(error), stream=stream))
 
     def close(self) -> None:
         for watch in self._watches.values():

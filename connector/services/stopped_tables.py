@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from connector import warehouse as paths
 from connector.errors import ConnectorError, TableError
 from connector.errors.tables import tables_stopped
-from connector.services.events import OnEvent, info, warning
+from connector.events import OnEvent, info, warning
 from connector.services.warehouses import check_logs, naming_damage, warehouse_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ class StoppedTables:
         self._on_event, self._lock = on_event, threading.Lock()
         self._warned: dict[str, tuple[str, float]] = {}
 
-    def ports(self, config: ConnectorConfig) -> TablePorts:
+    def ports(
+        self, config: ConnectorConfig, is_refused: Callable[[str], bool] = lambda name: False
+    ) -> TablePorts:
+        """`is_refused` says whether no pipeline may begin in which this table is stopped."""
         from connector.spark.open_tables import TablePorts
 
         @contextmanager
@@ -44,6 +47,8 @@ class StoppedTables:
                 yield
 
         def on_stopped(name: str, error: ConnectorError) -> None:
+            if is_refused(name):
+                raise error
             self._warn(warehouse_of(config), name, error)
 
         return TablePorts(opening, applying, on_stopped, self._goes_on)
@@ -58,14 +63,14 @@ class StoppedTables:
         good, version = error.fields.get("last_good"), ""
         if good is None and (good := _last_good(warehouse, name)) is not None:
             version = f". Its last good version is {good}"
-        text = f"table {name} is stopped, and the others go on: {error}{version}"
+        text = f"its applies are stopped, and the others go on: {error}{version}"
         fields = {**error.fields, "table": name, "error": error.code, "last_good": good}
         self._on_event(warning("TABLE_STOPPED", text, **fields))
 
     def _goes_on(self, name: str) -> None:
         with self._lock:
             self._warned.pop(name, None)
-        self._on_event(info("TABLE_GOES_ON", f"table {name} goes on", table=name))
+        self._on_event(info("TABLE_GOES_ON", "its applies go on", table=name))
 
 
 def error_of(stopped: Mapping[str, ConnectorError]) -> ConnectorError | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from connector.errors import BrokerError, ConnectorError, DeliveryError
-from connector.services.events import OnEvent, info, warning
+from connector.events import OnEvent, info, warning
 from connector.text import duration
 
 Done = TypeVar("Done")
@@ -41,8 +41,16 @@ class Surroundings:
     """
 
     def __init__(
-        self, who: str, stop: threading.Event, on_event: OnEvent, *, fails_fast: bool = False
+        self,
+        who: str,
+        stop: threading.Event,
+        on_event: OnEvent,
+        *,
+        fails_fast: bool = False,
+        **fields: object,
     ) -> None:
+        """`fields` are those of its events, for example `stream`."""
+        self._fields = fields
         self._who, self._stop, self._on_event = who, stop, on_event
         self._fails_fast = fails_fast
         self.away: ConnectorError | None = None
@@ -66,7 +74,7 @@ class Surroundings:
             self._warned_at = now
             since = f", since {duration(now - self._since)}" if now > self._since else ""
             text = f"{self._who} waits{since}, and goes on by itself: {error}"
-            self._on_event(warning("WAITING", text, error=error.code))
+            self._on_event(warning("WAITING", text, error=error.code, **self._fields))
         self._stop.wait(self._next_s)
         self._next_s = min(2 * self._next_s, _LONGEST_PAUSE_S)
         return True
@@ -77,7 +85,7 @@ class Surroundings:
         if self.away is not None:
             self.away = None
             waited = duration(self._began_at - self._since)
-            self._on_event(info("GOES_ON", f"{self._who} goes on after {waited}"))
+            self._on_event(info("GOES_ON", f"{self._who} goes on after {waited}", **self._fields))
 
     def wait_for(self, act: Callable[[], Done]) -> Done | None:
         """Call `act` until its surroundings are there. None: `stop` was set."""

@@ -14,8 +14,8 @@ from connector.config.settings import find_stream, find_table
 from connector.dead_letters.ledger import LetterState
 from connector.errors import ConnectorError, argument_invalid
 from connector.errors.settings import source_missing
+from connector.events import OnEvent, log_event
 from connector.records.model import MAX_LONG
-from connector.services.events import OnEvent, log_event, warning
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
@@ -217,7 +217,7 @@ def _rebuild(
 
     follow_cores(session)
     with watching(session):
-        return repeating(once, f"table {name}", lambda text: on_event(warning("REPEATED", text)))
+        return repeating(once, f"table {name}", on_event)
 
 
 def tables_of_topic(config: ConnectorConfig, stream: str, topic: str) -> list[SourceTable]:

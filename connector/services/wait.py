@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from connector.clock import now_us
 from connector.errors.write_streams import release_too_late, release_withheld, rows_not_shown
+from connector.events import OnEvent, info
 from connector.records.views import view_of_time
-from connector.services.events import OnEvent, info
 from connector.services.warehouses import warehouse_of
 from connector.text import counted, summarize_names
 from connector.write_streams.releases import ReleaseProgress, ReleaseRows, Withheld

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from connector.clock import now_us
 from connector.config.settings import find_stream
 from connector.errors.write_streams import release_unknown
+from connector.events import OnEvent, log_event
 from connector.records.model import OffsetRange
 from connector.records.views import view_of_time
 from connector.reports.write_stream_status import (
@@ -21,7 +22,6 @@ from connector.reports.write_stream_status import (
     release_status,
     write_stream_statuses,
 )
-from connector.services.events import OnEvent, log_event
 from connector.services.load_config import who
 from connector.services.rows.load_checks import check_as_of
 from connector.services.wait import wait_for_commit

@@ -23,9 +23,11 @@ from connector.config.settings import ConnectorConfig
 from connector.config.spark_settings import MAX_PARALLEL_APPLIES
 from connector.config.storage import look_every_s
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
+from connector.events import Event, OnEvent, info
+from connector.records.views import view_of_time
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.apply.follow import DefinitionPorts, Definitions
-from connector.spark.cluster import OnLine, Pool, applies_at_once, follow_cores, in_pool, repeating
+from connector.spark.cluster import Pool, applies_at_once, follow_cores, in_pool, repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
 from connector.spark.open_tables import OpenTables, TablePorts
@@ -34,7 +36,7 @@ from connector.state.apply_level import MergeFew
 from connector.state.jobs import CutRecord, Job, JobKind, text_of_misfits
 from connector.state.overrides import pace_in_force
 from connector.state.pace import ApplySchedule
-from connector.state.stream_progress import Cut
+from connector.state.stream_progress import Cut, Progress
 from connector.state.table_state import TableState
 from connector.text import counted
 
@@ -53,7 +55,9 @@ _Brought = tuple[bool, AtVersion]
 class JobLog:
     """Functions that store jobs and cuts, because another package stores them (TBL-17, TBL-19).
     They are those of `lake.jobs.History`, and of `lake.overrides.Overrides` (TBL-20, JOB-2,
-    TBL-23).
+    TBL-23). `on_batch` is called with the progress of a stream at the start and after each batch,
+    with the end offsets (None: as before) and the seconds (None: at the start). `on_table` is
+    called with the state of a table at the start and after each apply (MET-1).
     """
 
     add_job: Callable[[Job], None]
@@ -66,17 +70,21 @@ class JobLog:
     forget_cuts: Callable[[str, Mapping[str, int], CutRecord | None], None] = (
         lambda stream, oldest, but: None
     )
+    on_batch: Callable[[str, Progress, Mapping[int, int] | None, float | None], None] = (
+        lambda stream, progress, ends, seconds: None
+    )
+    on_table: Callable[[str, TableState], None] = lambda table, state: None
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
     """Functions that are called while tables are applied: `record` when a round ends, with the
-    version of each table at its cut; `on_line` with a line about each apply; `on_step` after each
+    version of each table at its cut; `on_event` with an event of each apply; `on_step` after each
     step of an apply. `table_ports` are called when a table stops.
     """
 
     record: Callable[[str, Cut, Mapping[str, AtVersion]], None]
-    on_line: OnLine
+    on_event: OnEvent
     on_step: Callable[[str], None]
     table_ports: TablePorts
 
@@ -115,11 +123,11 @@ class Applies:
         self._spark, self._config, self._tables = spark, config, tables
         self._changelogs, self._ports = changelogs, ports
         self._job_log, self._record = job_log, listener.record
-        self._on_line, self._on_step = listener.on_line, listener.on_step
+        self._on_event, self._on_step = listener.on_event, listener.on_step
         self._merge_few = merge_few
         on_stopped = listener.table_ports.on_stopped
         self._definitions = Definitions(
-            config.tables, job_log.definitions, listener.on_line, on_stopped
+            config.tables, job_log.definitions, listener.on_event, on_stopped
         )
         self._names = {
             stream: [name for name, table in config.tables.items() if table.stream == stream]
@@ -271,7 +279,7 @@ class Applies:
 
     def _cut(self, stream: str) -> Cut:
         config = self._config.streams[stream]
-        progress = repeating(self._changelogs[stream].progress, f"stream {stream}", self._on_line)
+        progress = repeating(self._changelogs[stream].progress, f"stream {stream}", self._on_event)
         return progress.cut(self._ports[stream].now(), config.stall_after_s, config.wait_s)
 
     def _begin(
@@ -378,7 +386,7 @@ class Applies:
                 )
 
         try:
-            applied = repeating(once, f"table {name}", self._on_line)
+            applied = repeating(once, f"table {name}", self._on_event)
         except ConnectorError as error:
             self.add_job(replace(job, ended_at=ports.now(), error=error.problem))
             raise
@@ -398,12 +406,26 @@ class Applies:
             )
         )
         self._on_step(f"table {name}: job recorded")
-        letters = f"; {counted(applied.letters, 'table letter')}" if applied.letters else ""
-        self._on_line(
-            f"table {name}: {counted(applied.changes, 'change')} applied, up to batch"
-            f" {applied.table_state.to_batch}{letters}"
-        )
+        self._job_log.on_table(name, applied.table_state)
+        self._on_event(_applied_event(name, applied, (ports.now() - started_at) / 1_000_000))
         return True
+
+
+def _applied_event(name: str, applied: Applied, seconds: float) -> Event:
+    state, low = applied.table_state, applied.table_state.apply_watermark
+    letters = f"; {counted(applied.letters, 'table letter')}" if applied.letters else ""
+    changes = f"{counted(applied.changes, 'change')} applied, up to batch {state.to_batch}"
+    return info(
+        "APPLIED",
+        f"{changes}{letters}",
+        table=name,
+        batch=state.to_batch,
+        changes=applied.changes,
+        letters=applied.letters,
+        seconds=round(seconds, 3),
+        low_watermark=None if low is None else view_of_time(low),
+        is_consistent_cut=state.is_consistent_cut,
+    )
 
 
 class _Entry:

@@ -22,6 +22,7 @@ from pyspark.sql import Row, SparkSession
 from connector.config.spark_settings import is_local_master
 from connector.errors import ConnectorError
 from connector.errors.spark import executors_without_jars, spark_setting_missing
+from connector.events import Event, OnEvent, fields_of, ignore, warning
 from connector.spark.failures import NO_EXECUTORS, explained, lost_executor
 from connector.spark.jvm import GONE
 
@@ -37,8 +38,6 @@ CORES_PER_APPLY: Final = 4
 """An apply of a few changes has few tasks, and plans and commits without any."""
 
 Done = TypeVar("Done")
-OnLine = Callable[[str], None]
-"""Called with a line for the log."""
 
 _POOL: Final = "spark.scheduler.pool"
 TAG: Final = "lowmark"
@@ -122,7 +121,7 @@ class Losses:
 def repeating(
     act: Callable[[], Done],
     what: str,
-    on_line: OnLine = lambda line: None,
+    on_event: OnEvent = ignore,
     stop: threading.Event | None = None,
 ) -> Done:
     """Call `act`, and again if executors were lost meanwhile, up to `REPEATS` times (SCL-4).
@@ -138,14 +137,15 @@ def repeating(
             pause = losses.pause_after(error)
             if pause is None:
                 raise
-            on_line(repeated(what, error, pause))
+            on_event(repeated(what, error, pause))
             if (stop or threading.Event()).wait(pause):
                 raise
 
 
-def repeated(what: str, error: BaseException, pause: float) -> str:
-    """The line that announces a repetition."""
-    return f"{what}: executors were lost ({lost_executor(error)}); repeated in {pause:g} s"
+def repeated(what: str, error: BaseException, pause: float) -> Event:
+    """The event that announces a repetition."""
+    text = f"executors were lost ({lost_executor(error)}); repeated in {pause:g} s"
+    return warning("REPEATED", text, **fields_of(what), pause_s=pause)
 
 
 def is_local(spark: SparkSession) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -17,6 +18,8 @@ from pyspark.sql import SparkSession
 
 from connector.errors import argument_invalid
 from connector.errors.spark import session_ended
+from connector.events import Event, Level, OnEvent, ignore
+from connector.reports.metrics import GC_SECONDS, HEAP_MAX, HEAP_USED, Series
 from connector.text import is_secret
 
 GONE: Final = (Py4JNetworkError, ConnectionError, AttributeError)
@@ -42,12 +45,41 @@ LOG_LEVELS: Final = {
 """The levels of the loggers of Spark and its clients in a JVM of `spark-submit`."""
 
 
-def launch(settings: Mapping[str, str]) -> None:
+_LINE: Final = re.compile(r"[\d:]+ (DEBUG|INFO|WARN|ERROR|FATAL) (.*)")
+"""A line of Spark's log, as the configuration of its log has it."""
+_LEVELS: Final[Mapping[str, Level]] = {"DEBUG": "debug", "INFO": "info", "WARN": "warning"}
+_AT_START: Final = (
+    *("WARNING: Using incubator modules", "Setting default log level", "To adjust logging level"),
+    *("NOTE: Picked up", "Picked up"),
+)
+_on_line: OnEvent = ignore
+
+
+def event_of_line(line: str) -> Event:
+    """The event of a line that the JVM has printed. Lines that each start prints are `debug`."""
+    parsed = _LINE.match(line)
+    if parsed is None:
+        return Event("debug" if line.startswith(_AT_START) else "warning", "SPARK", line)
+    return Event(_LEVELS.get(parsed[1], "error"), "SPARK", parsed[2])
+
+
+def _forward(lines: int) -> None:
+    """Send the lines of a JVM as events, until it ends."""
+    with open(lines, encoding="utf-8", errors="replace") as output:
+        for line in output:
+            if line := line.rstrip():
+                _on_line(event_of_line(line))
+
+
+def launch(settings: Mapping[str, str], on_event: OnEvent | None = None) -> None:
     """Start the JVM of this process, unless it has one. A JVM of `spark-submit` gets `LOG_LEVELS`.
+    `on_event` receives the lines that a JVM of this process prints. None: they are printed.
 
     A JVM that is started here has a process group of its own, so signals to the group of this
     process do not reach it. It ends when its standard input does.
     """
+    global _on_line
+    _on_line = on_event or ignore
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         SparkContext._ensure_initialized()
         _set_log_levels(SparkContext._jvm)
@@ -57,9 +89,14 @@ def launch(settings: Mapping[str, str]) -> None:
     # Every user of the machine can read the command line of a process.
     shown = [(name, value) for name, value in settings.items() if not is_secret(name)]
     conf = SparkConf(loadDefaults=False).setAll(shown)
-    gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
-        conf, popen_kwargs={"start_new_session": True}
-    )
+    with ExitStack() as stack:
+        kwargs: dict[str, Any] = {"start_new_session": True}
+        if on_event is not None:
+            lines, output = os.pipe()
+            stack.callback(os.close, output)
+            kwargs |= {"stdout": output, "stderr": output}
+            threading.Thread(target=_forward, args=(lines,), name="jvm", daemon=True).start()
+        gateway: Any = launch_gateway(conf, popen_kwargs=kwargs)  # type: ignore[no-untyped-call]
     SparkContext._ensure_initialized(gateway=gateway)
     signals: Any = gateway.jvm.sun.misc
     with suppress(Py4JError):  # with -Xrs, the JVM handles no signal
@@ -78,6 +115,24 @@ def _set_log_levels(jvm: Any) -> None:
     log4j = jvm.org.apache.logging.log4j
     for logger, level in LOG_LEVELS.items():
         log4j.core.config.Configurator.setLevel(logger, log4j.Level.toLevel(level))
+
+
+def jvm_usage(spark: SparkSession) -> dict[Series, float]:
+    """The used and the largest heap of the driver, and the time of its garbage collections. Empty:
+    it has ended, or does not answer.
+    """
+    jvm: Any = spark._jvm
+    try:
+        beans = jvm.java.lang.management.ManagementFactory
+        heap = beans.getMemoryMXBean().getHeapMemoryUsage()
+        collectors = beans.getGarbageCollectorMXBeans()
+        return {
+            HEAP_USED: heap.getUsed(),
+            HEAP_MAX: heap.getMax(),
+            GC_SECONDS: sum(each.getCollectionTime() for each in collectors) / 1000,
+        }
+    except (Py4JError, OSError, *GONE):
+        return {}
 
 
 @contextmanager

@@ -7,7 +7,7 @@ after a pause, and goes on if its cause is gone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,7 @@ _REPLACED: Final = "TABLE_CHANGED"
 class TablePorts:
     """Functions for tables by name. `opening` and `applying` raise the damage of a file in place of
     the error that it causes. `on_stopped` is called each time that a table cannot be opened or
-    applied, and `on_going_on` when one that was stopped can.
+    applied, and `on_going_on` when one that was stopped can. An error that it raises is raised.
     """
 
     opening: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
@@ -53,15 +53,23 @@ class OpenTables:
     """
 
     def __init__(
-        self, names: Iterable[str], open_table: Callable[[str], Table], ports: TablePorts
+        self,
+        names: Collection[str],
+        check: Callable[[str], None],
+        open_table: Callable[[str], Table],
+        ports: TablePorts,
     ) -> None:
+        """`check` is called for each table before one is opened, and so made."""
         self._open_table, self._ports = open_table, ports
         self._tables: dict[str, Table] = {}
         self._pauses: dict[str, tuple[float, float]] = {}
         self.stopped: dict[str, ConnectorError] = {}
         """The tables that are stopped, and why."""
         for name in names:
-            self.use(name, partial(self._open, name))
+            self.use(name, partial(check, name))
+        for name in names:
+            if name not in self.stopped:
+                self.use(name, partial(self._open, name))
 
     def __getitem__(self, name: str) -> Table:
         return self._tables[name]

@@ -15,12 +15,15 @@ from pyspark.sql import SparkSession
 from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig
 from connector.errors import BrokerError, ConnectorError, DeliveryError
+from connector.events import OnEvent, ignore, info
 from connector.spark.apply.base import check_start, copy_base, is_to_start
 from connector.spark.apply_loop import Applies, AtVersion, JobLog, Listener
-from connector.spark.cluster import OnLine, repeating
+from connector.spark.cluster import repeating
+from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
 from connector.spark.open_tables import NO_PORTS, OpenTables, TablePorts
 from connector.spark.storage.delta_log import active
+from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.spark.storage.table import Table
 from connector.spark.stream_ingest import StreamIngest
@@ -28,7 +31,7 @@ from connector.state.apply_level import MergeFew
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.maintenance_schedule import LATE_PACES, LOG_BEYOND_S, NEWEST_CUT_KEPT_US
 from connector.state.overrides import pace_in_force
-from connector.state.stream_progress import Cut
+from connector.state.stream_progress import Cut, Progress
 from connector.tables.definition import TableDefinition
 
 
@@ -45,7 +48,7 @@ class Pipeline:
         ports: Mapping[str, IngestPorts],
         job_log: JobLog,
         merge_few: MergeFew | None = None,
-        on_line: OnLine = lambda line: None,
+        on_event: OnEvent = ignore,
         on_step: Callable[[str], None] = lambda step: None,
         table_ports: TablePorts = NO_PORTS,
     ) -> None:
@@ -53,39 +56,54 @@ class Pipeline:
         self._job_log = job_log
         self._on_step = on_step
         self._cuts = {name: job_log.newest_cut(name) for name in config.streams}
-        self._on_line = on_line
+        self._on_event = on_event
         self._streams = {
             name: StreamIngest(
-                *(spark, config, stream, ports[name], on_line, job_log.bounds),
+                *(spark, config, stream, ports[name], on_event, job_log.bounds),
                 on_step=partial(self._step, f"stream {name}"),
-                on_batch_done=partial(self._batch_logged, name),
+                on_batch=partial(self._batch_logged, name),
             )
             for name, stream in config.streams.items()
         }
-        self._tables = OpenTables(config.tables, self._open_table, table_ports)
+        self._tables = OpenTables(config.tables, self._check_start, self._open_table, table_ports)
         self._upkeep: dict[str, tuple[Table | None, Maintenance]] = {}
         self._recording = threading.Lock()
         changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
         self._applies = Applies(
             *(spark, config, self._tables, changelogs, ports, job_log, merge_few),
-            Listener(self._record, lambda line: self._on_line(line), on_step, table_ports),
+            Listener(self._record, lambda event: self._on_event(event), on_step, table_ports),
         )
+        self._report()
+
+    def _report(self) -> None:
+        """Report the states that this process has found."""
+        for name, table in self._tables.going_on().items():
+            self._job_log.on_table(name, table.table_state())
+        for name, ingest in self._streams.items():
+            if (newest := ingest.changelog.newest()) is not None:
+                progress = ingest.changelog.progress()
+                self._job_log.on_batch(name, progress, newest.offsets.end, None)
 
     @property
     def stopped(self) -> dict[str, ConnectorError]:
         """The tables that are stopped, each with its error (RUN-3)."""
         return self._applies.stopped
 
+    def _check_start(self, name: str) -> None:
+        """Check the base of a table before any table is made: an error leaves no empty one."""
+        definition = self._config.tables[name]
+        with applying(name):
+            changelog = self._streams[definition.stream].changelog
+            check_start(self._spark, self._config, definition, changelog)
+
     def _open_table(self, name: str) -> Table:
-        """Open a table, or create it. Before it is made, its base is checked: an error leaves no
-        empty table.
-        """
+        """Open a table, or create it."""
+        self._check_start(name)
         with active(self._spark):  # no query has run in this thread yet
             return self._opened(self._config.tables[name])
 
     def _opened(self, definition: TableDefinition) -> Table:
         changelog = self._streams[definition.stream].changelog
-        check_start(self._spark, self._config, definition, changelog)
         retention = self._config.streams[definition.stream].retention
         folder = paths.table_folder(self._config.warehouse, definition.name)
         table = Table(self._spark, folder, definition, retention=retention)
@@ -108,7 +126,9 @@ class Pipeline:
                 watermark_after=state.apply_watermark,
             )
         )
-        self._on_line(f"table {name}: copied from table {definition.start_from}")
+        self._on_event(
+            info("TABLE_COPIED", f"copied from table {definition.start_from}", table=name)
+        )
 
     def run_once(self, stop: threading.Event | None = None) -> None:
         """Ingest every stream to its present end, then apply every table, unless `stop` is set. At
@@ -118,7 +138,7 @@ class Pipeline:
         for name, ingest in self._streams.items():
             if not stop.is_set():
                 once = partial(self._ingest_once, ingest, stop)
-                repeating(once, f"stream {name}", self._on_line, stop)
+                repeating(once, f"stream {name}", self._on_event, stop)
         self._applies.all(stop)
         for stream in self._streams:
             self._maintain(stop, stream)
@@ -139,7 +159,7 @@ class Pipeline:
             try:
                 for name, ingest in self._streams.items():
                     start = partial(ingest.start, once=False)
-                    repeating(start, f"stream {name}", self._on_line, stop)
+                    repeating(start, f"stream {name}", self._on_event, stop)
                 self._applies.run(stop, self._check, partial(self._maintain, stop))
             finally:
                 for ingest in self._streams.values():
@@ -157,7 +177,11 @@ class Pipeline:
         for ingest in self._streams.values():
             ingest.check(again=again)
 
-    def _batch_logged(self, stream: str) -> None:
+    def _batch_logged(
+        self, stream: str, progress: Progress, offsets: BatchRange | None, seconds: float
+    ) -> None:
+        ends = None if offsets is None else offsets.end
+        self._job_log.on_batch(stream, progress, ends, seconds)
         self._applies.batch_logged(stream)
 
     def _upkeep_of(self, stream: str) -> Iterator[Maintenance]:
@@ -190,7 +214,7 @@ class Pipeline:
         )
         job = Job(JobKind.CLEAN_UP, name, 0, 0)
         retention_s = self._config.streams[stream].retention.table_file_s
-        return self._maintenance(f"table {name}", job, maintained, retention_s)
+        return self._maintenance(job, maintained, retention_s)
 
     def _upkeep_of_changelog(self, stream: str) -> Maintenance:
         ingest = self._streams[stream]
@@ -203,17 +227,16 @@ class Pipeline:
         )
         job = Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream)
         retention_s = self._config.streams[stream].retention.file_s
-        return self._maintenance(f"stream {stream}", job, maintained, retention_s)
+        return self._maintenance(job, maintained, retention_s)
 
-    def _maintenance(
-        self, what: str, job: Job, maintained: Maintained, retention_s: int
-    ) -> Maintenance:
+    def _maintenance(self, job: Job, maintained: Maintained, retention_s: int) -> Maintenance:
         return Maintenance(
-            *(what, job, maintained),
+            job,
+            maintained,
             retention_s=retention_s,
             last_clean=partial(self._job_log.last_clean_up, job.table, job.stream),
             add_job=self._applies.add_job,
-            on_line=self._on_line,
+            on_event=self._on_event,
             is_late=self._is_late,
         )
 

@@ -6,6 +6,7 @@ limits, one corrupt length can fill the heap before an error can be caught (TBL-
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from connector.config.spark_settings import JVM_OPTIONS as JVM_OPTION_SETTINGS
 from connector.config.storage import is_local, is_s3, spelled
 from connector.errors.spark import spark_setting_missing, spark_without_jars
 from connector.errors.tables import store_not_conditional
+from connector.events import OnEvent
 from connector.jars import JarStore, Lock, fetch
 from connector.spark.cluster import check_executors, fair_scheduling
 from connector.spark.failures import cause_of
@@ -118,7 +120,7 @@ SETTINGS: Final = {
 
 _LOGGING: Final = """\
 status = warn
-rootLogger.level = error
+rootLogger.level = {level}
 rootLogger.appenderRef.console.ref = console
 appender.console.type = Console
 appender.console.name = console
@@ -308,10 +310,12 @@ def start_session(
     scratch: Path,
     cores: str = "*",
     settings: Mapping[str, str] | None = None,
+    on_event: OnEvent | None = None,
 ) -> SparkSession:
     """The Spark session of this process, with lowmark's jars. It is started if necessary. `scratch`
     is a local folder for temporary files. `settings` have priority over those of lowmark, but JVM
-    options are added. The settings of `spark-submit` have priority over both.
+    options are added. The settings of `spark-submit` have priority over both. `on_event` receives
+    the lines that a JVM of this process prints (LOG-1). None: they are printed.
 
     A JVM that is started here ends with this process. It ignores SIGTERM, which a service manager
     sends to all processes of a service: the work in flight can end. A handler of SIGINT is kept.
@@ -327,7 +331,7 @@ def start_session(
         merged[name] = f"{merged[name]} {given.get(name, '')}".rstrip()
     if "SPARK_ENV_LOADED" in os.environ:
         merged = _beside_submit(merged)
-    launch(merged)
+    launch(merged, on_event)
     builder = SparkSession.builder
     for name, value in merged.items():
         builder = builder.config(name, value)
@@ -362,13 +366,14 @@ def _beside_submit(settings: Mapping[str, str]) -> dict[str, str]:
 def _settings(jars: Iterable[Path], scratch: Path) -> dict[str, str]:
     """The settings of a session. Writes the files in `scratch` that they name."""
     scratch.mkdir(parents=True, exist_ok=True)
-    logging = scratch / "log4j2.properties"
-    logging.write_text(_LOGGING)
+    is_debug = logging.getLogger("lowmark").isEnabledFor(logging.DEBUG)
+    log_settings = scratch / "log4j2.properties"
+    log_settings.write_text(_LOGGING.replace("{level}", "info" if is_debug else "error"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return {
         **SETTINGS,
         "spark.driver.extraJavaOptions": (
-            f"{JVM_OPTIONS} -Dlog4j2.configurationFile={logging.as_uri()}"
+            f"{JVM_OPTIONS} -Dlog4j2.configurationFile={log_settings.as_uri()}"
             f" -Dderby.system.home={scratch}"
         ),
         "spark.jars": ",".join(str(jar) for jar in jars),

@@ -20,8 +20,9 @@ from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
 from connector.config.storage import is_local, look_every_s
 from connector.errors import BrokerError, ConnectorError, TopicError
+from connector.events import Event, OnEvent, info
 from connector.records.views import view_of_time
-from connector.spark.cluster import Losses, OnLine, Pool, follow_cores, in_pool, repeated
+from connector.spark.cluster import Losses, Pool, follow_cores, in_pool, repeated
 from connector.spark.failures import ingesting
 from connector.spark.ingest.ingest import Ingest, IngestPorts
 from connector.spark.ingest.source import batch_range, forget_checkpoint, read_stream
@@ -46,8 +47,13 @@ class _StoppedError(Exception):
     """A batch began after the stop."""
 
 
+OnBatch = Callable[[Progress, BatchRange | None, float], None]
+"""Called after each batch with the progress, the offsets and the seconds. None: it has no records.
+"""
+
+
 class StreamIngest:
-    """The streaming query of one stream. `on_batch_done` is called after each batch."""
+    """The streaming query of one stream."""
 
     def __init__(
         self,
@@ -55,15 +61,15 @@ class StreamIngest:
         config: ConnectorConfig,
         stream: StreamConfig,
         ports: IngestPorts,
-        on_line: OnLine,
+        on_event: OnEvent,
         bounds: Callable[[], Mapping[str, int]] = dict,
         on_step: Callable[[str], None] = lambda step: None,
-        on_batch_done: Callable[[], None] = lambda: None,
+        on_batch: OnBatch = lambda progress, offsets, seconds: None,
     ) -> None:
         self._spark, self._config, self._stream = spark, config, stream
         self._earliest = ports.earliest
-        self._on_line = on_line
-        self._bounds, self._on_batch_done = bounds, on_batch_done
+        self._on_event = on_event
+        self._bounds, self._on_batch = bounds, on_batch
         self._checkpoint = f"{paths.stream_folder(config.warehouse, stream.name)}/checkpoint"
         if not is_local(config.warehouse):
             # In an object store, Spark's checkpoint would cost 150 requests a batch. A new one is
@@ -92,6 +98,7 @@ class StreamIngest:
         self._on_step = on_step
         self._losses, self._begin_at = Losses(), 0.0
         self._failure: BaseException | None = None
+        self._last: Progress | None = None
         self._query: StreamingQuery | None = None
 
     def start(self, *, once: bool) -> None:
@@ -164,7 +171,7 @@ class StreamIngest:
         """
         with self._in_flight, ingesting(self._stream.name):
             if not self._stopping and self._ingest.take_requests():
-                self._on_batch_done()
+                self._on_batch(self.changelog.progress(), None, 0.0)
 
     def check_transactions(self, *, is_last: bool = False) -> None:
         """Look for transactions that lack records, if a check is due (ING-2)."""
@@ -174,7 +181,7 @@ class StreamIngest:
                 return
             with self._in_flight:
                 if not self._stopping and self._ingest.keep_check(check):
-                    self._on_batch_done()
+                    self._on_batch(self.changelog.progress(), None, 0.0)
 
     def compact(self) -> Work | None:
         """Merge small files of the changelog (TBL-15). None: it is not worth it.
@@ -240,7 +247,7 @@ class StreamIngest:
                 raise
             if not again:
                 return
-            self._on_line(repeated(f"stream {self._stream.name}", error, pause))
+            self._on_event(repeated(f"stream {self._stream.name}", error, pause))
             self.stop()
             self._begin_at = time.monotonic() + pause
 
@@ -310,6 +317,7 @@ class StreamIngest:
                 # The batch is neither processed nor acknowledged. The next start reads it again.
                 raise _StoppedError
             self._on_step("batch begun")
+            began, before = time.monotonic(), self._last or self.changelog.progress()
             try:
                 with ingesting(self._stream.name):
                     offsets = batch_range(
@@ -320,12 +328,15 @@ class StreamIngest:
                 self._failure = error
                 raise
         self._losses.over()
-        self._on_batch_done()
-        self._on_line(_batch_line(self._stream.name, progress, offsets))
+        seconds, self._last = time.monotonic() - began, progress
+        self._on_batch(progress, offsets, seconds)
+        self._on_event(_batch_event(self._stream.name, before, progress, offsets, seconds))
         self._on_step("batch ended")
 
 
-def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
+def _batch_event(
+    stream: str, before: Progress, progress: Progress, offsets: BatchRange, seconds: float
+) -> Event:
     rejected = sum(progress.rejected.values())
     batch = f"batch {progress.ingest_batch} with {counted(offsets.records, 'offset')} logged"
     low = progress.low_watermark
@@ -335,7 +346,18 @@ def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
         if progress.unknown_tables
         else ""
     )
-    return (
-        f"stream {stream}: {batch}; {counted(progress.changes, 'change')} so far{unknown},"
-        f" {counted(rejected, 'rejected record')}; {complete}"
+    so_far = f"{counted(progress.changes, 'change')} so far{unknown}"
+    return info(
+        "BATCH_LOGGED",
+        f"{batch}; {so_far}, {counted(rejected, 'rejected record')}; {complete}",
+        stream=stream,
+        batch=progress.ingest_batch,
+        offsets=offsets.records,
+        changes=progress.changes - before.changes,
+        control=progress.control - before.control,
+        rejected=rejected - sum(before.rejected.values()),
+        late=progress.late - before.late,
+        seconds=round(seconds, 3),
+        lag=progress.freshness.behind,
+        low_watermark=None if low is None else view_of_time(low),
     )

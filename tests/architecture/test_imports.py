@@ -15,13 +15,18 @@ WITH_INPUT_AND_OUTPUT = {
     "__init__",
     "cli",
     "clock",
+    "events",
+    "exporter",
     "jars",
     "kafka",
     "lake",
     "services",
     "spark",
 }
-CLIENTS = {"confluent_kafka", "delta", "deltalake", "httpx", "pandas", "pyarrow", "pyspark"}
+CLIENTS = {
+    *("confluent_kafka", "delta", "deltalake", "httpx", "pandas", "prometheus_client"),
+    *("pyarrow", "pyspark"),
+}
 
 
 @pytest.mark.systems

@@ -17,6 +17,7 @@ from connector.tables.explain import Outcome
 from examples.demo.compare import row_differences, rows_of, tree
 from examples.demo.history import TABLE
 from tests import machine
+from tests.broker import jar_store
 from tests.spark.conftest import QUICK_PROCESS
 from tests.unit.demo.histories import odd_paths, renames_and_returns, submodules
 from tests.unit.git_repository import Repository
@@ -96,6 +97,8 @@ def check_explanations(
 @pytest.mark.skipif(bool(machine.why_no_postgres()), reason=machine.why_no_postgres())
 def test_tables_equal_postgresql_after_each_part_was_killed(tmp_path: Path) -> None:
     """SRC-12: nothing_lost, cut_is_consistent, resumable, from PostgreSQL to the tables."""
+    if why := machine.why_no_debezium(jar_store()):
+        pytest.skip(why)
     ended = subprocess.run(
         [sys.executable, "-m", "examples.demo_postgres", "--output", str(tmp_path / "output")],
         cwd=ROOT,

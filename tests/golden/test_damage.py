@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import TableError
+from connector.events import log_event
 from connector.lake.audit import open_logged
 from connector.lake.changelog_changes import waiting_changes
 from connector.lake.jobs import History
@@ -29,7 +30,6 @@ from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.state_reader import logged_progress_of, table_state_of
 from connector.services import explain, rebuild, run
-from connector.services.events import log_event
 from connector.services.read import _as_applied, _snapshot
 from connector.services.validate_config import validate_config
 from connector.state.overrides import ClosePartition

@@ -23,6 +23,7 @@ from connector.dead_letters.ledger import LetterState
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import Verdict
 from connector.errors import ConnectorError, TopicError, WriterConflictError
+from connector.events import Event
 from connector.kafka import LocalBroker, client, read_letters, topics
 from connector.kafka.bridge import reader, session
 from connector.kafka.bridge.audit import audit_source
@@ -34,7 +35,6 @@ from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import MAX_INT, DataChange, Heartbeat, Record, SetCell
 from connector.records.rejection import Reason
 from connector.services import DeadLetters, load_config, run_bridge, status
-from connector.services.events import Event
 from connector.services.tables import tables_of_topic
 from connector.sources import by_transaction
 from connector.sources.debezium import PLACEHOLDER

@@ -19,11 +19,11 @@ from connector import cli
 from connector.clock import now_us
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import ConnectorError
+from connector.events import Event
 from connector.kafka import ChangeProducer
 from connector.kafka.write_streams.commit import commit_streams, discard_streams
 from connector.records.model import DataChange, OffsetRange, Release
 from connector.services import LoadOptions, load, load_config
-from connector.services.events import Event
 from connector.services.rows.load import LoadReport
 from connector.state.stream_progress import Progress
 from connector.write_streams.model import StreamState

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from pyarrow.fs import FileSelector
 
-from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.config.settings import ConnectorConfig, KafkaConfig, SourceConfig, StreamConfig
+from connector.config.source_tables import FollowedTable
 from connector.config.storage import StorageConfig
 from connector.errors import ConnectorError
 from connector.kafka.local.folder import free_port
+from connector.kafka.tables import publish_source_tables
 from connector.lake.overrides import Overrides
 from connector.lake.stores import files_at
 from connector.services import read, set_max_staleness, status
+from connector.services.source_tables import SourceTables, followed, followed_tables
 from connector.services.validate_config import Finding, _store
 from connector.services.warehouses import warehouse_of
+from connector.sources.columns import Shown, merged
+from connector.sources.model import SourceFormat
+from connector.tables.values import DataType
 from connector.warehouse import probe
+from tests.broker import NewTopic
+from tests.integration.foreign_topics import until
 from tests.object_store import KEY, READER_KEY, READER_SECRET, SECRET, ObjectStore
 from tests.spark.streams import definition
 from tests.store_proxy import Fault, StoreProxy, Weather
@@ -167,3 +176,27 @@ def found(config: ConnectorConfig) -> list[Finding]:
     from connector.services.validate_config import _guarded
 
     return list(_guarded(_store(config)))
+
+
+def test_the_tables_of_a_source_are_stored(
+    object_store: ObjectStore, kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """SRC-5, STO-1: also those that change later, and with another client."""
+    topic = new_topic().topic
+    source = SourceConfig(format=SourceFormat.DEBEZIUM_JSON, topics=("dbz.public.*",))
+    stream = StreamConfig(name="s", topic=topic, source=source)
+    config = replace(of(object_store), kafka=kafka, tables={}, streams={"s": stream})
+
+    def columns() -> list[str]:
+        return [column.name for column in followed(config).tables["customers"].columns]
+
+    assert followed_tables(config) == {}
+    with closing(SourceTables(config, lambda event: None)) as tables:
+        for names in (["n"], ["n", "more"]):
+            shown = [Shown(name, DataType.STRING) for name in names]
+            table = merged(None, "public.customers", [Shown("id", DataType.INT64)], shown).table
+            value = FollowedTable("customers", table.section()).to_value()
+            publish_source_tables(kafka, topic, {"public.customers": value})
+            until(tables.store_new)
+            assert columns() == names
+        assert not tables.store_new()

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from connector import cli
-from connector.config.settings import KafkaConfig
+from connector.config.settings import KafkaConfig, SourceConfig
 from connector.dead_letters.filter import LetterFilter
 from connector.errors import ConnectorError, DeliveryError
 from connector.kafka import (
@@ -35,8 +35,10 @@ from connector.kafka import (
 from connector.kafka.consume.options import Start
 from connector.kafka.topics import TopicFacts
 from connector.records.model import DataChange, Heartbeat, SetCell
-from connector.services import DeadLetters, load_config
+from connector.services import DeadLetters, load_config, run_bridge
+from connector.sources.model import SourceFormat
 from tests.integration.changes import change
+from tests.integration.foreign_topics import ForeignTopics
 from tests.integration.test_dead_letter_queue import letter
 from tests.integration.test_write_streams import rows
 from tests.rights import Right, listed
@@ -60,6 +62,7 @@ class Try:
     topic: str
     group: str
     id: str
+    source: str
     folder: Path
 
     def facts(self) -> TopicFacts:
@@ -134,6 +137,21 @@ def commit(of: Try) -> None:
     of.call("write-streams", "discard", "s", "w3/rows")
 
 
+def bridge(of: Try) -> None:
+    """A change and a dead letter of an upsert topic, and a change behind them."""
+    foreign = ForeignTopics(of.root, client.admin(of.root))
+    foreign.prefix, _, name = of.source.partition(".")
+    foreign.create(name)
+    foreign.send(of.source, '{"n": 1}', "{no json", key="1")
+    config = load_config(of.folder / "connector.toml")
+    source = SourceConfig(format=SourceFormat.UPSERT_JSON, topics=(of.source,))
+    config = replace(config, streams={"s": replace(config.streams["s"], source=source)})
+    counts = run_bridge(config, once=True)
+    assert (counts.changes, counts.letters) == (1, 1)
+    foreign.send(of.source, '{"n": 2}', key="1")
+    assert run_bridge(config, once=True).changes == 1
+
+
 def load(of: Try) -> None:
     (of.folder / "rows.csv").write_text("id,name\n1,a\n")
     of.call("load", "others", str(of.folder / "rows.csv"))
@@ -204,6 +222,7 @@ ACTIONS: dict[str, Callable[[Try], object]] = {
     "a write session": write,
     "`write-streams finalize`, `commit`, `discard`": commit,
     "`write-streams list`, `show`": lambda of: of.call("write-streams", "list"),
+    "`bridge`": bridge,
     "`load`": load,
     "a reader, `tail`": read,
     "a reader with a group": lambda of: read(of, Group(of.group)),
@@ -250,7 +269,7 @@ def principal(secured: SecuredBroker, who: str, rights: Sequence[Right], folder:
     with ChangeProducer(root, topic) as producer:
         producer.send(change(1))
     names = {"TOPIC": f"{topic}.new" if who == "`topic create`" else topic}
-    names |= {"GROUP": group, "ID": f"id{unique}"}
+    names |= {"GROUP": group, "ID": f"id{unique}", "SOURCE": f"s{unique}.a"}
     for right in rights:
         name = right.named(**names)
         secured.allow(
@@ -260,7 +279,7 @@ def principal(secured: SecuredBroker, who: str, rights: Sequence[Right], folder:
     (folder / "connector.toml").write_text(
         CONFIG.format(servers=kafka.bootstrap_servers, settings=settings, topic=topic)
     )
-    return Try(kafka, root, topic, group, names["ID"], folder)
+    return Try(kafka, root, topic, group, names["ID"], names["SOURCE"], folder)
 
 
 def test_the_page_lists_what_is_tried() -> None:

@@ -396,8 +396,10 @@ def test_spark_submit_shows_our_lines_and_few_of_spark(
     assert done.returncode == 0, done.stdout + done.stderr
     # Spark passes both outputs of Python on to its standard output.
     ours = done.stdout.splitlines()
-    assert ours[0].startswith("stream s: batch 1 with 49 offsets logged; 49 changes so far")
-    assert {line.partition(":")[0] for line in ours[1:]} == {f"table {name}" for name in TABLES}
+    assert "BATCH_LOGGED stream s: batch 1 with 49 offsets logged; 49 changes so far" in ours[0]
+    assert {line.partition(" APPLIED ")[2].partition(":")[0] for line in ours[1:]} == {
+        f"table {name}" for name in TABLES
+    }
     assert " INFO " not in done.stderr
     assert done.stderr.count(" WARN ") < 10, done.stderr
     site.check()

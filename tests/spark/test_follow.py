@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 from connector import KafkaConfig
 from connector.clock import now_us
 from connector.errors import ConnectorError, TableError
+from connector.events import Event
 from connector.kafka import ChangeProducer, published_tables
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.services import ConfigFile, alter_table, load_config, run, status
-from connector.services.events import Event
 from connector.tables.definition import Column
 from connector.tables.values import DataType
 from connector.warehouse import table as table_path

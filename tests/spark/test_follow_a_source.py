@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,13 +19,14 @@ from pyspark.sql import SparkSession
 
 from connector.config.settings import KafkaConfig
 from connector.errors import TableError
+from connector.events import Event
 from connector.kafka.bridge import reader
 from connector.lake.plain_table import open_table
-from connector.services import ConfigFile, load_config, run, run_bridge, status
-from connector.services.events import Event
+from connector.services import ConfigFile, audit, load_config, run, run_bridge, status
 from connector.warehouse import table as table_path
 from tests.broker import NewTopic
 from tests.integration.foreign_topics import ForeignTopics, foreign_topics
+from tests.spark.conftest import QUICK_PROCESS
 
 pytestmark = [pytest.mark.systems, pytest.mark.timeout(600)]
 
@@ -131,3 +136,51 @@ def test_tables_and_columns_of_a_source_appear_while_the_pipeline_runs(
     assert shop is not None
     assert shop.lag == 0
     assert any(event.code == "RELOADED" for event in events)
+
+
+@contextmanager
+def run_with_bridge(folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`connector run --bridge` as a command, in a process group of its own."""
+    entry = "from connector.cli import main; main()"
+    arguments = ("run", "--bridge", "--cores", "1", "--memory", "1g", *options)
+    with (folder / "run.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", entry, "--config", str(folder / "connector.toml"), *arguments],
+            env=os.environ | QUICK_PROCESS,
+            stdin=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_run_with_its_bridge_is_killed_and_goes_on(
+    source: ForeignTopics, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """SRC-1, resumable, nothing_lost: one process ends by SIGKILL, the next by itself."""
+    topic, servers = new_topic(kafka_partitions=2).topic, source.kafka.bootstrap_servers
+    file = tmp_path / "connector.toml"
+    file.write_text(CONFIG.format(servers=servers, topic=topic, prefix=source.prefix))
+    source.snapshot("a", [{"id": number, "n": "s"} for number in range(5)])
+    source.commit(("a", 1, {"n": "one"}), ("b", 1, {"m": 5}))
+    warehouse = load_config(file, {}).warehouse
+    with run_with_bridge(tmp_path) as process:
+        deadline = time.monotonic() + WAIT_S
+        while rows(warehouse, "a") != source.tables["a"]:
+            assert process.poll() is None, (tmp_path / "run.log").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "run.log").read_text()
+            time.sleep(0.1)
+        for number in range(10):
+            source.commit(("a", number, {"n": str(number)}), ("a", number + 1, None))
+            source.commit(("b", 1, {"m": number}))
+            if number == 5:
+                process.kill()
+    with run_with_bridge(tmp_path, "--once") as process:
+        assert process.wait(WAIT_S) == 0, (tmp_path / "run.log").read_text()
+    assert rows(warehouse, "a") == source.tables["a"]
+    assert rows(warehouse, "renamed") == {1: {"id": 1, "amount": 9}}
+    assert [proof.fault() for proof in audit(load_config(file, {}))] == [None]

@@ -28,12 +28,12 @@ from connector import cli, services
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig
 from connector.errors import TableError, TopicError
+from connector.events import Event
 from connector.lake.jobs import History
 from connector.lake.state_reader import table_state_of
 from connector.records import codec
 from connector.records.model import kafka_key
 from connector.services import tables
-from connector.services.events import Event
 from connector.spark.cluster import Pool
 from connector.spark.ingest.source import forget_checkpoint
 from connector.spark.stream_ingest import StreamIngest
@@ -219,7 +219,7 @@ def test_maintenance_between_applies_changes_nothing(
             *gone,
         )
         pipeline = live.pipeline()
-        pipeline._on_line = said.append
+        pipeline._on_event = lambda event: said.append(event.line)
         pipeline.run_once()
         check(live)
         time.sleep(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -12,13 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from connector import KafkaConfig
 from connector.jars import fetch
+from connector.records import codec
+from connector.records.model import kafka_key
 from connector.spark.session import JVM_OPTIONS as SPARK_OPTIONS
 from tests.broker import NewTopic, jar_store
 from tests.spark.cluster import HOME
 from tests.spark.conftest import QUICK_PROCESS
+from tests.spark.streams import account
 
 pytestmark = pytest.mark.systems
 
@@ -187,11 +192,67 @@ def test_the_jvm_ends_with_a_process_that_is_killed(
     assert readable, "the JVM goes on"
 
 
+def test_the_log_for_programs_has_no_contents_of_records(
+    kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """LOG-1: each line of standard error is an object, also those of the JVM. Of changes, of a
+    record that cannot be decoded, and of a cell that its column cannot hold, no byte is in the log.
+    """
+    topic, secret = new_topic().topic, "s3cr3t"
+    config = tmp_path / "connector.toml"
+    config.write_text(
+        f'warehouse = "wh"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n'
+        f'[streams.s]\ntopic = "{topic}"\n[tables.accounts]\nstream = "s"\nsource = "t"\n'
+        'key = { form = "delimited", columns = [{ name = "id", type = "STRING" }] }\n'
+        'columns = [{ name = "amount", family = "f", type = "INT64" }]\n'
+    )
+    changes = [account(f"{secret}-row", 1, amount="1"), account("b", 2, amount=f"{secret}-cell")]
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for change in changes:
+        value = codec.frame(codec.encode(change, 1), None)
+        producer.produce(topic, value, kafka_key(change), 0)
+    producer.produce(
+        topic, f"{secret}-value", f"{secret}-key", 0, headers={"h": f"{secret}-header"}
+    )
+    assert producer.flush(30) == 0
+    command = [sys.executable, "-c", ENTRY, "--config", str(config), "run", "--once"]
+    done = subprocess.run(
+        [
+            *command,
+            "--memory",
+            "1g",
+            "--cores",
+            "1",
+            "--log-format",
+            "json",
+            "--log-level",
+            "debug",
+        ],
+        env=os.environ | QUICK_PROCESS,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert all(line["time"] and line["level"] and line["code"] for line in lines)
+    by_code = {line["code"]: line for line in lines}
+    logged, applied = by_code["BATCH_LOGGED"], by_code["APPLIED"]
+    assert (logged["stream"], logged["changes"], logged["rejected"]) == ("s", 2, 1)
+    assert (applied["table"], applied["changes"] + applied["letters"]) == ("accounts", 2)
+    assert applied["seconds"] > 0
+    assert {"STEP", "SPARK"} <= by_code.keys()
+    ours = [line for line in lines if line["code"] != "SPARK"]
+    assert secret not in json.dumps(ours)
+    assert not [line for line in lines if secret in line["text"] and line["level"] != "info"]
+
+
 SUBMITTED = """
 import sys
 from pathlib import Path
 from connector.cli import terminal
-from connector.services.events import info
+from connector.events import info
 from connector.spark.session import start_session
 
 spark = start_session([], scratch=Path(sys.argv[1]))

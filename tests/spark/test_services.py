@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from connector import KafkaConfig
 from connector.errors import ConfigError, ConnectorError, WriterConflictError
+from connector.events import Event
 from connector.kafka import LetterFilter
 from connector.services import (
     DeadLetters,
@@ -29,7 +30,6 @@ from connector.services import (
     status,
     validate_config,
 )
-from connector.services.events import Event
 from connector.spark import check_session
 from tests.broker import NewTopic
 from tests.spark.live import Live
@@ -74,7 +74,20 @@ def test_a_program_runs_reads_audits_and_operates_the_pipeline(live: Live, tmp_p
     report = run(config, spark=live.spark, once=True, on_event=events.append)
     assert (report.batches, report.dead_letters) == (1, 1)
     assert report.applies == 1
-    assert "PIPELINE" in {event.code for event in events}
+    shown = [event for event in events if event.level != "debug"]
+    assert [(event.code, event.fields["batch"], event.fields["changes"]) for event in shown] == [
+        ("BATCH_LOGGED", 1, 2),
+        ("APPLIED", 1, 2),
+    ], "LOG-1"
+    (logged, applied) = shown
+    assert (logged.fields["stream"], logged.fields["offsets"], logged.fields["rejected"]) == (
+        *("s", 3),
+        1,
+    )
+    assert applied.fields["table"] == "accounts"
+    assert {"batch begun", "logged", "apply begun"} <= {
+        event.text for event in events if event.code == "STEP"
+    }
 
     with read(config, "accounts", spark=live.spark) as found:
         rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
@@ -164,7 +177,7 @@ def test_a_second_run_of_a_stream_is_refused_and_the_first_goes_on(live: Live) -
     refused = list[str]()
 
     def try_again(event: Event) -> None:
-        if event.code == "PIPELINE":
+        if event.code in {"BATCH_LOGGED", "APPLIED"}:
             for call in (
                 lambda: run(live.config, spark=live.spark, once=True),
                 lambda: rebuild(live.config, "accounts", spark=live.spark),

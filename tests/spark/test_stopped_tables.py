@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 from connector import warehouse as paths
 from connector.config.settings import KafkaConfig
 from connector.errors import ConnectorError, TableError
+from connector.events import Event
 from connector.lake.jobs import History
 from connector.lake.state_reader import progress_of, table_state_of
 from connector.records import codec
 from connector.records.model import ChildPartition, ChildPartitions, Heartbeat, kafka_key
-from connector.services.events import Event
 from connector.services.read import read
 from connector.services.run import run
 from connector.spark import open_tables

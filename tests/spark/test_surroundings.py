@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from connector.config.settings import KafkaConfig
 from connector.errors import BrokerError, ConnectorError
+from connector.events import Event
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.topics import create_topic
 from connector.lake.state_reader import progress_of
 from connector.services import surroundings
-from connector.services.events import Event
 from connector.services.run import run
 from tests.broker import jar_store
 from tests.spark.live import Live

@@ -81,8 +81,9 @@ class RegistryStub:
 
 
 @contextmanager
-def running_registry() -> Iterator[RegistryStub]:
-    stub = RegistryStub()
+def running_registry(stub: RegistryStub | None = None, port: int = 0) -> Iterator[RegistryStub]:
+    """A registry at this port or at a free one: the given one, or a new and empty one."""
+    stub = stub or RegistryStub()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -101,7 +102,7 @@ def running_registry() -> Iterator[RegistryStub]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         stub.url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -37,7 +37,8 @@ EVENTS = {
     code
     for path in PACKAGE.rglob("*.py")
     for code in re.findall(
-        r"(?:\binfo|\bwarning|\._warn)\(\s*\"([A-Z_]+)\"", path.read_text("utf-8")
+        r"(?:\binfo|\bwarning|\bEvent|\._warn)\(\s*(?:[^,\n]+, )?\"([A-Z_]+)\"",
+        path.read_text("utf-8"),
     )
 }
 """The codes of events."""
@@ -131,7 +132,7 @@ def test_every_code_that_is_compared_with_exists() -> None:
 
 
 def test_every_code_of_a_page_exists() -> None:
-    codes = {entry.error.code for entry in entries()} | RULES
+    codes = {entry.error.code for entry in entries()} | RULES | EVENTS
     named = {
         (page.relative_to(ROOT).as_posix(), code)
         for page in PAGES

@@ -126,6 +126,7 @@ class BridgeSession:
         topic_ids = {} if position is None else position.topic_ids
         self._reader = SourceReader(kafka, source, self._sequencer.starts, topic_ids)
         stack.callback(self._reader.close)
+        self._warn_of_missing_topics(source)
 
     def run(self, is_stopped: Callable[[], bool], *, once: bool = False, skip: str = "") -> None:
         """Publish until `is_stopped`, or with `once`, until everything is published that the topics
@@ -174,14 +175,27 @@ class BridgeSession:
             text = f"transaction {skip} was not skipped: it is not the one that waits for events"
             self._warn("TRANSACTION_NOT_SKIPPED", text)
 
+    def _warn_of_missing_topics(self, source: SourceConfig) -> None:
+        topics_read = {topic for topic, _ in self._reader.partitions}
+        for name in source.topics:
+            if not any(source.matches(name, topic) for topic in topics_read):
+                text = (
+                    f"no topic is {name} yet, or Kafka does not show it to this user (right: Read)"
+                )
+                self._warn("SOURCE_TOPIC_MISSING", f"{text}. The bridge reads it when it appears")
+
     def _add(self, record: ForeignRecord) -> None:
         event = self._decoder.decode(record)
         if isinstance(event, Skipped):
             self._counts.left_out[event.rule] += 1
             if event.rule == "NO_KEY" and event.table not in self._without_key:
                 self._without_key.add(event.table)
-                text = f"{event.table} has rows without a key, which are left out"
-                self._warn("SOURCE_NO_KEY", f"{text}. Give the table a primary key")
+                text = (
+                    f"{event.table} has rows without a key, which are left out. Give the table a"
+                    " primary key. If it has one, it was renamed or dropped before Debezium had"
+                    " read these rows: read it again with an incremental snapshot"
+                )
+                self._warn("SOURCE_NO_KEY", text)
         elif self._needs_transactions and lacks_transaction(event):
             self._needs_transactions = False
             text = f"{location_of(record)} has no transaction. {PROVIDE_TRANSACTIONS}"

@@ -22,9 +22,9 @@ from connector.clock import now_us
 from connector.config.settings import find_table
 from connector.errors import InvalidChangeError, OffsetError, RowErrors, argument_invalid
 from connector.errors.records import load_ended, rows_rejected, table_not_loadable
+from connector.events import OnEvent, info, log_event, warning
 from connector.records.ordering import OrderBy
 from connector.records.views import Hidden
-from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.rows.files import (
     FileFormat,
     FileRow,

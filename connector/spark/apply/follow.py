@@ -17,6 +17,7 @@ from connector.errors import (
     TableError,
     TopicError,
 )
+from connector.events import Event, OnEvent, info, warning
 from connector.spark.apply.alter import Survey, alter
 from connector.spark.storage.table import Table
 from connector.tables.alterations import Alteration, ColumnOverride, declared_alteration
@@ -48,10 +49,10 @@ class Definitions:
         self,
         declared: Mapping[str, TableDefinition],
         ports: DefinitionPorts,
-        on_line: Callable[[str], None],
+        on_event: OnEvent,
         on_stopped: Callable[[str, ConnectorError], None] = lambda name, error: None,
     ) -> None:
-        self._declared, self._ports, self._on_line = declared, ports, on_line
+        self._declared, self._ports, self._on_event = declared, ports, on_event
         self._on_stopped = on_stopped
         self.refused: dict[str, ConfigError | TableError] = {}
         """The errors of the tables that are stopped."""
@@ -90,7 +91,7 @@ class Definitions:
             return False
         self.refused.pop(name, None)
         if wanted is not None:
-            self._on_line(_text_of(name, wanted, alter(table, wanted, on_step=on_step)))
+            self._on_event(_altered(name, wanted, alter(table, wanted, on_step=on_step)))
         settled = [o for o in overrides if o.agrees_with(self._declared[name])]
         if settled:
             self._ports.settle(settled)
@@ -125,7 +126,8 @@ class Definitions:
             elif self._unpublished.get(name) != failure.problem:
                 self._unpublished[name] = failure.problem
                 text = f"{failure.problem}. {failure.cause}. {failure.remedy}"
-                self._on_line(f"table {name}: its definition is not published: {text}")
+                text = f"its definition is not published: {text}"
+                self._on_event(warning(failure.code, text, table=name))
 
     def _wanted(
         self, table: Table, name: str, overrides: Sequence[ColumnOverride], batch: int
@@ -137,16 +139,16 @@ class Definitions:
         )
 
 
-def _text_of(name: str, made: Alteration, survey: Survey) -> str:
-    """A line about an alteration."""
+def _altered(name: str, made: Alteration, survey: Survey) -> Event:
+    """The event of an alteration."""
     done = [
         f"{what} {one_of([column.name for column in columns])}"
         for what, columns in (("added", made.added), ("dropped", made.dropped))
         if columns
     ]
-    text = f"table {name}: {', '.join(done) or 'settings of columns changed'}"
+    text = ", ".join(done) or "settings of columns changed"
     if survey.rows:
         text += f"; {counted(survey.rows, 'row')} written again"
     if misfits := sum(survey.misfits.values()):
         text += f"; {counted(misfits, 'value')} do not fit, and stay in _unmapped"
-    return text
+    return info("TABLE_ALTERED", text, table=name, rows=survey.rows, misfits=misfits)

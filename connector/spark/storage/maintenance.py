@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from connector.errors import ConnectorError, WriterConflictError
 from connector.errors.tables import files_changed
+from connector.events import OnEvent, info, warning
 from connector.spark.failures import cause_of
 from connector.spark.storage.deletion_vectors import (
     FILE,
@@ -99,8 +100,8 @@ class Maintained:
 
 
 class Maintenance:
-    """The maintenance of `what`, a table or a changelog. A failure is printed, and the work is
-    tried again.
+    """The maintenance of a table or a changelog. A failure is an event, and the work is tried
+    again.
 
     `job` has the fields of a job except kind, times and outcome. While applies are late (`is_late`,
     at a time in microseconds), `compact` and `clean` wait for a while.
@@ -108,20 +109,20 @@ class Maintenance:
 
     def __init__(
         self,
-        what: str,
         job: Job,
         maintained: Maintained,
         *,
         retention_s: int,
         last_clean: Callable[[], int | None],
         add_job: Callable[[Job], None],
-        on_line: Callable[[str], None],
+        on_event: OnEvent,
         is_late: Callable[[int], bool] = lambda now: False,
     ) -> None:
-        self._what, self._job, self._maintained = what, job, maintained
+        self._job, self._maintained = job, maintained
+        self._subject = {"table": job.table} if job.table else {"stream": job.stream}
         self._retention_s = retention_s
         self._last_clean, self._is_late = last_clean, is_late
-        self._add_job, self._on_line = add_job, on_line
+        self._add_job, self._on_event = add_job, on_event
         self._compactions = Compactions(is_log=maintained.live_bytes is None)
         self._cleaning = Postponed()
         self._cleaned_at: int | None = None
@@ -139,9 +140,8 @@ class Maintenance:
         except WriterConflictError:
             return
         except (ConnectorError, PySparkException, Py4JError) as error:
-            self._on_line(
-                f"{self._what}: maintenance failed and will be repeated: {cause_of(error)}"
-            )
+            text = f"maintenance failed and will be repeated: {cause_of(error)}"
+            self._on_event(warning("MAINTENANCE_FAILED", text, **self._subject))
 
     def _look(self, now: int) -> None:
         new_commits = self._maintained.new_commits()
@@ -169,7 +169,8 @@ class Maintenance:
             self._removed = [commit for commit in self._removed if commit.at >= horizon]
             done = self._timed(JobKind.CLEAN_UP, now, lambda: self._maintained.clean(now))
             if done is not None and done.files:
-                self._on_line(f"{self._what}: {done.files:,} files of old versions were deleted")
+                text = f"{done.files:,} files of old versions were deleted"
+                self._on_event(info("CLEANED_UP", text, **self._subject, **asdict(done)))
         if self._log_cleaned_at is None:
             self._log_cleaned_at = now
         if self._commits >= LOG_EVERY or (self._commits and now - self._log_cleaned_at >= HOUR_US):
@@ -181,9 +182,8 @@ class Maintenance:
         try:
             done = self._timed(JobKind.COMPACTION, now, self._maintained.compact)
             if done is not None:
-                self._on_line(
-                    f"{self._what}: compaction reduced the number of files by {done.files:,}"
-                )
+                text = f"compaction reduced the number of files by {done.files:,}"
+                self._on_event(info("COMPACTED", text, **self._subject, **asdict(done)))
         finally:
             took = (time.monotonic_ns() - began) // 1000
             size = 0 if self._maintained.live_bytes is None else self._maintained.live_bytes()

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from connector import cli
 from connector.cli.read import _report_missing, _view
 from connector.errors import TableError
+from connector.events import Event
 from connector.lake.jobs import History
 from connector.lake.plain_table import open_table
 from connector.records.views import EPOCH
 from connector.reports.stream_status import NONE_OPEN
-from connector.services.events import Event
 from connector.services.read import _add_jobs, _completeness
 from connector.state.jobs import Job, JobKind
 from connector.tables.nested import ArrayType, RangeType, RecordType

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from connector import cli
+from connector.events import Event
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.services import ConfigFile, load_config
-from connector.services.events import Event
 from connector.services.reload import Reloads
 from connector.state.jobs import Job, JobKind
 from connector.state.table_state import TableState

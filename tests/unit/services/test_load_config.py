@@ -108,7 +108,7 @@ DIGITS, HEX = "9" * 5000, "0x" + "f" * 5000
     [
         (f"{TEXT}[streams.s]\nmax_record_bytes = {DIGITS}\n", "cannot be read as a TOML document"),
         (f"x = {'[' * 20_000}{']' * 20_000}\n{TEXT}", "nested too deeply"),
-        (f"x{'.x' * 2_000} = 1\n{TEXT}", "nested too deeply"),
+        (f"x{'.x' * 6_000} = 1\n{TEXT}", "nested too deeply"),
         (f"x = {'{a=' * 20_000}1{'}' * 20_000}\n{TEXT}", "nested too deeply"),
         (f"{TEXT}[streams.s]\nmax_record_bytes = {HEX}\n", "an integer of 20000 bits"),
         (f"{TEXT}[streams.s]\nstall_after = {HEX}\n", "an integer of 20000 bits"),

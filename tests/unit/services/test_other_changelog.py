@@ -16,10 +16,10 @@ from connector.cli.remedies import command_for
 from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig
 from connector.errors import TableError
+from connector.events import Event
 from connector.lake.jobs import History
 from connector.lake.plain_table import open_table
 from connector.services import read, status
-from connector.services.events import Event
 from connector.state.jobs import CutRecord
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState

@@ -25,8 +25,8 @@ from connector.errors.tables import (
     store_access_denied,
     store_unreachable,
 )
+from connector.events import Event
 from connector.services import surroundings
-from connector.services.events import Event
 from connector.services.surroundings import Surroundings, is_away
 
 AWAY = [

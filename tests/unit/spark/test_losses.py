@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from connector.errors import ConnectorError, TableError
+from connector.events import Event
 from connector.spark import cluster
 from connector.spark.failures import NO_EXECUTORS, applying, cause_of, ingesting, lost_executor
 
@@ -61,7 +62,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_step_is_repeated_after_a_loss_up_to_a_limit() -> None:
-    calls, said = list[int](), list[str]()
+    calls, said = list[int](), list[Event]()
 
     def step() -> int:
         calls.append(len(calls))
@@ -72,7 +73,7 @@ def test_a_step_is_repeated_after_a_loss_up_to_a_limit() -> None:
     losses = cluster.REPEATS
     assert cluster.repeating(step, "table orders", said.append) == cluster.REPEATS + 1
     assert len(said) == cluster.REPEATS
-    assert said[0].startswith("table orders: executors were lost (ExecutorLostFailure")
+    assert said[0].line.startswith("table orders: executors were lost (ExecutorLostFailure")
 
     losses = 10**6
     calls.clear()

@@ -31,11 +31,11 @@ class Kept:
             live_bytes=lambda: 1_000_000,
         )
         self.upkeep = Maintenance(
-            *("table t", Job(JobKind.CLEAN_UP, "t", 0, 0), maintained),
+            *(Job(JobKind.CLEAN_UP, "t", 0, 0), maintained),
             retention_s=3600,
             last_clean=lambda: last_clean,
             add_job=self.jobs.append,
-            on_line=self.lines.append,
+            on_event=lambda event: self.lines.append(event.line),
             is_late=lambda now: self.is_late,
         )
 

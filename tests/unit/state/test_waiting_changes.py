@@ -12,9 +12,9 @@ import pytest
 from connector import cli
 from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig
+from connector.events import Event
 from connector.lake.changelog_changes import undefined_sources, waiting_changes
 from connector.services import status
-from connector.services.events import Event
 from connector.services.run import report_waiting_changes
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState
@@ -105,7 +105,7 @@ def test_the_end_of_a_run_reports_the_changes_that_wait(
     assert [(one.level, one.code, dict(one.fields)) for one in events] == [
         ("warning", "CHANGES_WAIT", {"table": "t", "stream_partition": "p0"})
     ]
-    assert events[0].text.startswith(
+    assert events[0].line.startswith(
         "table t: 2 changes wait for a heartbeat of stream partition p0: call producer.reached"
     )
     log_table(tmp_path, "t", replace(APPLIED, apply_watermark=60, complete_to_batch=2))

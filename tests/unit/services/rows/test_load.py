@@ -13,9 +13,9 @@ from connector import cli
 from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig
 from connector.errors import ConfigError, ConnectorError
+from connector.events import Event
 from connector.records.ordering import OrderBy
 from connector.services import alter_table, load
-from connector.services.events import Event
 from connector.services.rows.files import describe_file
 from connector.services.rows.load import LoadOptions, RejectedRow, name_of
 from connector.tables.definition import Column

@@ -1,0 +1,67 @@
+"""Events: how code tells its caller about progress and about warnings, without printing (LOG-1)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened while a service worked.
+
+    Attributes:
+        level: `debug` for a step of a batch or of an apply, `info`, `warning` for a thing that you
+            should look at, or `error` for a failure that stops a table or the command.
+        code: A stable name in capitals, for example `TOPIC_SETTING`.
+        text: One sentence for people. It may contain names from outside: escape it before you show
+            it on a terminal. It has no contents of records.
+        fields: Values that belong to it, by name. `table` or `stream` is its subject.
+    """
+
+    level: Level
+    code: str
+    text: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """The text after its subject, for example "table orders: 3 changes applied"."""
+        for kind in ("table", "stream"):
+            if name := self.fields.get(kind):
+                return f"{kind} {name}: {self.text}"
+        return self.text
+
+
+OnEvent = Callable[[Event], None]
+"""Receives each event, in the thread in which it happens."""
+
+
+def log_event(event: Event) -> None:
+    """Log an event with the logger `lowmark`: the default of each service."""
+    level = logging.getLevelNamesMapping()[event.level.upper()]
+    logging.getLogger("lowmark").log(level, "%s: %s", event.code, event.line)
+
+
+def ignore(event: Event) -> None:
+    """Receive an event, and do nothing."""
+
+
+def info(code: str, text: str, **fields: object) -> Event:
+    return Event("info", code, text, fields)
+
+
+def warning(code: str, text: str, **fields: object) -> Event:
+    return Event("warning", code, text, fields)
+
+
+def fields_of(subject: str) -> dict[str, str]:
+    """The fields of a subject: `{"table": "orders"}` of "table orders". Empty: it is neither a
+    table nor a stream.
+    """
+    kind, _, name = subject.partition(" ")
+    return {kind: name} if kind in {"stream", "table"} else {}

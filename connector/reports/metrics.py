@@ -1,0 +1,343 @@
+"""The metrics of a running pipeline: a declaration of each series, and their samples from what the
+pipeline has in memory (MET-1). Ages are counted to the time of the scrape.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate
+from typing import Final, Literal, NamedTuple
+
+from connector.config.settings import StreamConfig
+from connector.reports.bridge_status import BridgeStatus
+from connector.reports.stream_status import NONE_OPEN, OpenLetters
+from connector.state.jobs import MAINTENANCE, Job, JobKind
+from connector.state.stream_progress import Progress
+from connector.state.table_state import TableState
+from connector.watermarks.freshness import EndOffsets
+
+MAX_STREAM_PARTITIONS: Final = 1_000
+"""So many live stream partitions of a stream have a series of their own, the oldest first."""
+
+BUCKETS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+"""The upper bounds of the buckets of durations."""
+
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The declaration of a series. A counter is exported with the suffix `_total`."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Durations in seconds: the number in each bucket of `BUCKETS_S`, and above."""
+
+    counts: tuple[int, ...] = (0,) * (len(BUCKETS_S) + 1)
+    sum: float = 0.0
+
+    def with_value(self, seconds: float) -> Histogram:
+        counts = list(self.counts)
+        counts[bisect_left(BUCKETS_S, seconds)] += 1
+        return Histogram(tuple(counts), self.sum + seconds)
+
+    @property
+    def cumulative(self) -> list[tuple[str, float]]:
+        """The buckets as OpenMetrics has them."""
+        bounds = [*(f"{bound:g}" for bound in BUCKETS_S), "+Inf"]
+        return list(zip(bounds, accumulate(self.counts), strict=True))
+
+
+class Sample(NamedTuple):
+    """A value of a series, with the values of its labels."""
+
+    series: Series
+    value: float | Histogram
+    labels: tuple[str, ...] = ()
+
+
+SERIES: Final[list[Series]] = []
+"""All series, in the order of the reference page."""
+
+
+def _series(kind: Kind, name: str, text: str, labels: str = "") -> Series:
+    SERIES.append(Series(f"lowmark_{name}", kind, tuple(labels.split()), text))
+    return SERIES[-1]
+
+
+_gauge, _counter = partial(_series, "gauge"), partial(_series, "counter")
+_histogram = partial(_series, "histogram")
+
+RUNNING = _gauge("running", "1 while the pipeline ingests and applies, else 0.")
+LAST_ERROR_AGE = _gauge("last_error_age_seconds", "Time since the last error of a code.", "reason")
+WARNINGS = _counter("warnings", "Warnings in the log, by code.", "reason")
+FREE_BYTES = _gauge("warehouse_free_bytes", "Free space of the disk of a local warehouse.")
+HEAP_USED = _gauge("jvm_heap_used_bytes", "Used heap of the Spark driver.")
+HEAP_MAX = _gauge("jvm_heap_max_bytes", "Largest heap of the Spark driver.")
+GC_SECONDS = _counter("jvm_gc_seconds", "Time of the garbage collections of the Spark driver.")
+
+REFRESH_AGE = _gauge(
+    "stream_refresh_age_seconds",
+    "Time since Kafka last answered about lag, dead letters and bridge. It is asked every 30 s.",
+    "stream",
+)
+LAG = _gauge("stream_lag_offsets", "Offsets that were not ingested.", "stream kafka_partition")
+LAG_SECONDS = _gauge(
+    "stream_lag_seconds", "What arrived in Kafka so long ago, or before, was ingested.", "stream"
+)
+CHANGES = _counter("stream_changes", "Changes in the changelog.", "stream")
+CONTROL = _counter("stream_control_records", "Control records, such as heartbeats.", "stream")
+REJECTED = _counter("stream_rejected_records", "Records that ingest rejected.", "stream reason")
+LATE = _counter("stream_late_changes", "Changes below the low watermark at ingest.", "stream")
+IGNORED_CLAIMS = _counter("stream_ignored_claims", "Watermark claims without effect.", "stream")
+UNDEFINED = _counter(
+    "stream_undefined_changes", "Changes of source tables that no definition names.", "stream"
+)
+BATCHES = _histogram("batch_duration_seconds", "Duration of ingest batches.", "stream")
+LOW_WATERMARK_AGE = _gauge(
+    "stream_low_watermark_age_seconds", "Age of the low watermark.", "stream"
+)
+HELD = _gauge(
+    "stream_low_watermark_held_seconds",
+    "Time since the stream partition that delays the low watermark advanced.",
+    "stream stream_partition",
+)
+STALLED = _gauge(
+    "stream_stalled_partitions", "Stream partitions without progress for stall_after.", "stream"
+)
+PARTITIONS = _gauge("stream_live_partitions", "Live stream partitions.", "stream")
+ADVANCE_AGE = _gauge(
+    "stream_partition_advance_age_seconds",
+    "Time since a heartbeat or claim advanced a stream partition: the 1,000 oldest of a stream.",
+    "stream stream_partition",
+)
+INCOMPLETE = _gauge("stream_incomplete_transactions", "Transactions that lack records.", "stream")
+HIDING = _gauge("stream_open_transactions", "Open transactions that hide records.", "stream")
+OPEN_LETTERS = _gauge(
+    "stream_open_dead_letters", "Dead letters that were not replayed or discarded.", "stream"
+)
+LETTER_AGE = _gauge(
+    "stream_oldest_dead_letter_age_seconds", "Age of the oldest open dead letter.", "stream"
+)
+WITHHELD = _gauge("stream_withheld_releases", "Withheld releases of write streams.", "stream")
+BRIDGE_LAG = _gauge("bridge_lag_offsets", "Source records that are not published.", "stream")
+BRIDGE_AGE = _gauge("bridge_heartbeat_age_seconds", "Age of its newest heartbeat.", "stream")
+
+TABLE_AGE = _gauge(
+    "table_age_seconds", "The table has what arrived in Kafka so long ago, or before.", "table"
+)
+TABLE_BOUND = _gauge("table_bound_seconds", "The max_staleness in force, if any.", "table")
+TABLE_CUT = _gauge("table_is_consistent_cut", "1 if the table is a consistent cut.", "table")
+TABLE_WATERMARK_AGE = _gauge(
+    "table_apply_watermark_age_seconds", "Age of the apply watermark.", "table"
+)
+PENDING = _gauge(
+    "table_pending_batches", "Batches whose upserts and deletes are not all applied.", "table"
+)
+MERGED = _counter("table_merged_changes", "Changes that were merged into the table.", "table")
+TABLE_LETTERS = _counter(
+    "table_dead_letters", "Changes that became dead letters of the table.", "table"
+)
+TABLE_OPEN = _gauge(
+    "table_open_dead_letters", "Open dead letters that may belong to the table.", "table"
+)
+BLOCKED = _gauge("table_blocked_rows", "Rows that wait for a dead letter.", "table")
+MISFITS = _counter("table_misfits", "Values that their column could not hold.", "table")
+LIVE_BYTES = _gauge("table_live_bytes", "Size of the newest version at the last clean-up.", "table")
+DISK_BYTES = _gauge(
+    "table_disk_bytes", "Size with old versions and logs at the last clean-up.", "table"
+)
+
+JOBS = _histogram("job_duration_seconds", "Duration of applies and maintenance.", "kind")
+FAILED_JOBS = _counter("failed_jobs", "Applies and maintenance that failed.", "kind")
+MAINTENANCE_FAILING = _gauge(
+    "maintenance_is_failing",
+    "1 if the last compaction or clean-up of a table, or of the changelog of a stream, failed.",
+    "stream table",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFigures:
+    """A stream: its newest progress, the offsets that ingest has read to, and the last answers of
+    Kafka.
+    """
+
+    config: StreamConfig
+    progress: Progress | None = None
+    read_to: Mapping[int, int] = field(default_factory=dict)
+    batches: Histogram = Histogram()
+    asked: EndOffsets | None = None
+    refreshed_at: int | None = None
+    letters: OpenLetters = NONE_OPEN
+    bridge: BridgeStatus | None = None
+
+    def answered(
+        self, asked: EndOffsets, letters: OpenLetters, bridge: BridgeStatus | None
+    ) -> StreamFigures:
+        """Return the figures after Kafka was asked."""
+        progress, letters = self.progress, letters if letters.is_known else self.letters
+        if progress is not None:
+            progress = progress.refreshed(self.read_to, asked, progress.open_transactions)
+        return replace(
+            self,
+            progress=progress,
+            asked=asked,
+            refreshed_at=asked.at,
+            letters=letters,
+            bridge=bridge,
+        )
+
+    def samples(self, now: int) -> Iterator[Sample]:
+        """Yield the samples at the time `now` (µs)."""
+        name = self.config.name
+        of_stream = (name,)
+        if self.refreshed_at is not None:
+            yield Sample(REFRESH_AGE, _age(self.refreshed_at, now), of_stream)
+        if self.asked is not None:
+            for number, end in self.asked.ends.items():
+                yield Sample(LAG, max(0, end - self.read_to.get(number, 0)), (name, str(number)))
+            yield from self._asked_samples(now)
+        yield Sample(BATCHES, self.batches, of_stream)
+        if self.progress is not None:
+            yield from self._progress_samples(self.progress, now)
+
+    def _asked_samples(self, now: int) -> Iterator[Sample]:
+        of_stream = (self.config.name,)
+        yield Sample(OPEN_LETTERS, self.letters.count, of_stream)
+        yield Sample(LETTER_AGE, _age(self.letters.since or now, now), of_stream)
+        yield Sample(WITHHELD, self.letters.withheld, of_stream)
+        if self.bridge is not None and self.bridge.is_known:
+            yield Sample(BRIDGE_LAG, self.bridge.lag, of_stream)
+            if self.bridge.heartbeat_at:
+                yield Sample(BRIDGE_AGE, _age(self.bridge.heartbeat_at, now), of_stream)
+
+    def _progress_samples(self, progress: Progress, now: int) -> Iterator[Sample]:
+        name = self.config.name
+        of_stream = (name,)
+        if (read_at := progress.freshness.time_of(progress.ingest_batch)) is not None:
+            yield Sample(LAG_SECONDS, _age(read_at, now), of_stream)
+        for series, value in (
+            (CHANGES, progress.changes),
+            (CONTROL, progress.control),
+            (LATE, progress.late),
+            (IGNORED_CLAIMS, progress.ignored_claims),
+            (UNDEFINED, progress.unknown_tables),
+            (INCOMPLETE, len(progress.transactions.incomplete)),
+            (HIDING, len(progress.open_transactions)),
+        ):
+            yield Sample(series, value, of_stream)
+        for reason, count in progress.rejected.items():
+            yield Sample(REJECTED, count, (name, reason))
+        yield from self._watermark_samples(progress, now)
+
+    def _watermark_samples(self, progress: Progress, now: int) -> Iterator[Sample]:
+        name, frontier = self.config.name, progress.frontier
+        if progress.low_watermark is not None:
+            yield Sample(LOW_WATERMARK_AGE, _age(progress.low_watermark, now), (name,))
+        if (lagging := frontier.lagging_partition) is not None:
+            labels = (name, lagging.stream_partition)
+            yield Sample(HELD, _age(lagging.since, now), labels)
+        stalls = frontier.stalls(now, self.config.stall_after_s * 1_000_000)
+        yield Sample(STALLED, len(stalls), (name,))
+        live = frontier.live
+        yield Sample(PARTITIONS, len(live), (name,))
+        advanced = sorted((frontier.last_advance[partition].at, partition) for partition in live)
+        for at, partition in advanced[:MAX_STREAM_PARTITIONS]:
+            yield Sample(ADVANCE_AGE, _age(at, now), (name, partition))
+
+
+@dataclass(frozen=True, slots=True)
+class TableFigures:
+    """A table: its newest state, the bound in force, open dead letters and the last clean-up."""
+
+    stream: str
+    state: TableState | None = None
+    bound_s: int | None = None
+    letters: OpenLetters = NONE_OPEN
+    cleaned: Job | None = None
+
+    def samples(self, name: str, progress: Progress | None, now: int) -> Iterator[Sample]:
+        """Yield the samples of the table of this name at the time `now` (µs). `progress` is that of
+        its stream.
+        """
+        labels = (name,)
+        if self.bound_s:
+            yield Sample(TABLE_BOUND, self.bound_s, labels)
+        if self.cleaned is not None:
+            yield Sample(LIVE_BYTES, self.cleaned.live_bytes, labels)
+            yield Sample(DISK_BYTES, self.cleaned.disk_bytes, labels)
+        state = self.state
+        if state is None:
+            return
+        if progress is not None:
+            if (as_of := progress.as_of(state)) is not None:
+                yield Sample(TABLE_AGE, _age(as_of, now), labels)
+            pending = max(0, progress.ingest_batch - state.complete_to_batch)
+            yield Sample(PENDING, pending, labels)
+        if state.apply_watermark is not None:
+            yield Sample(TABLE_WATERMARK_AGE, _age(state.apply_watermark, now), labels)
+        for series, value in (
+            (TABLE_CUT, int(state.is_consistent_cut)),
+            (MERGED, state.merged),
+            (TABLE_LETTERS, state.letters),
+            (TABLE_OPEN, self.letters.count),
+            (BLOCKED, len({letter.row_key for letter in state.blocked_rows})),
+            (MISFITS, sum(state.misfits.values())),
+        ):
+            yield Sample(series, value, labels)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFigures:
+    """The process: whether the pipeline runs, the codes of warnings and errors, and what jobs did.
+
+    `errors` has the time of the last error by code. `failing` has whether the last maintenance of a
+    stream and table, of which one is empty, failed.
+    """
+
+    is_running: bool = False
+    warnings: Mapping[str, int] = field(default_factory=dict)
+    errors: Mapping[str, int] = field(default_factory=dict)
+    jobs: Mapping[JobKind, Histogram] = field(default_factory=dict)
+    failed: Mapping[JobKind, int] = field(default_factory=dict)
+    failing: Mapping[tuple[str, str], bool] = field(default_factory=dict)
+    usage: Mapping[Series, float] = field(default_factory=dict)
+
+    def with_job(self, job: Job) -> ProcessFigures:
+        """Return the figures after a job."""
+        jobs, failed, failing = dict(self.jobs), dict(self.failed), dict(self.failing)
+        jobs[job.kind] = jobs.get(job.kind, Histogram()).with_value(job.duration_s)
+        failed[job.kind] = failed.get(job.kind, 0) + bool(job.error)
+        if job.kind in MAINTENANCE:
+            failing[job.stream, job.table] = bool(job.error)
+        return replace(self, jobs=jobs, failed=failed, failing=failing)
+
+    def samples(self, now: int) -> Iterator[Sample]:
+        """Yield the samples at the time `now` (µs)."""
+        yield Sample(RUNNING, int(self.is_running))
+        for reason, count in self.warnings.items():
+            yield Sample(WARNINGS, count, (reason,))
+        for reason, at in self.errors.items():
+            yield Sample(LAST_ERROR_AGE, _age(at, now), (reason,))
+        for series, value in self.usage.items():
+            yield Sample(series, value)
+        for kind in (JobKind.APPLY, JobKind.REBUILD, *MAINTENANCE):
+            yield Sample(JOBS, self.jobs.get(kind, Histogram()), (kind.value,))
+            yield Sample(FAILED_JOBS, self.failed.get(kind, 0), (kind.value,))
+        for owner, is_failing in self.failing.items():
+            yield Sample(MAINTENANCE_FAILING, int(is_failing), owner)
+
+
+def _age(since: int, now: int) -> float:
+    return max(0, now - since) / 1_000_000

@@ -1,0 +1,202 @@
+"""The metrics of this process: what a running pipeline has told, and what Kafka is asked for every
+30 seconds (MET-1).
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from connector.clock import now_us
+from connector.config.storage import is_local
+from connector.errors import BrokerError, TableError, TopicError
+from connector.events import Event, OnEvent
+from connector.reports.metrics import (
+    FREE_BYTES,
+    ProcessFigures,
+    Sample,
+    Series,
+    StreamFigures,
+    TableFigures,
+)
+from connector.services.status import ASK_TIMEOUT_S, open_letters_of
+from connector.services.warehouses import warehouse_of
+from connector.state.jobs import Job, JobKind
+from connector.state.overrides import bound_in_force
+from connector.state.stream_progress import Progress
+from connector.watermarks.freshness import EndOffsets
+
+if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.state.table_state import TableState
+
+REFRESH_EVERY_S: Final = 30.0
+
+
+class Metrics:
+    """The figures that a pipeline has about itself. Give it to `run`, and read `samples` from any
+    thread.
+
+    For example, `connector run --metrics 127.0.0.1:9464` serves the samples over HTTP.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._process = threading.Lock(), ProcessFigures()
+        self._streams = dict[str, StreamFigures]()
+        self._tables = dict[str, TableFigures]()
+
+    def samples(self, now: int | None = None) -> list[Sample]:
+        """Return all samples at the time `now` (µs; None: the clock). Only memory is read."""
+        at = now_us() if now is None else now
+        with self._lock:
+            process, streams, tables = self._process, dict(self._streams), dict(self._tables)
+        samples = list(process.samples(at))
+        for figures in streams.values():
+            samples += figures.samples(at)
+        for name, table in tables.items():
+            samples += table.samples(name, streams[table.stream].progress, at)
+        return samples
+
+    def begin(self, config: ConnectorConfig) -> None:
+        """Forget the streams and tables that this configuration does not have."""
+        with self._lock:
+            self._streams = {
+                name: replace(self._streams.get(name, StreamFigures(stream)), config=stream)
+                for name, stream in config.streams.items()
+            }
+            self._tables = {
+                name: replace(
+                    self._tables.get(name, TableFigures(table.stream)),
+                    stream=table.stream,
+                    bound_s=table.max_staleness_s,
+                )
+                for name, table in config.tables.items()
+            }
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The pipeline runs during the block."""
+        self._set(is_running=True)
+        try:
+            yield
+        finally:
+            self._set(is_running=False)
+
+    def noting(self, on_event: OnEvent) -> OnEvent:
+        """Return a function that counts warnings and errors, and passes all events on."""
+
+        def note(event: Event) -> None:
+            if event.level == "error":
+                self.failed(event.code)
+            elif event.level == "warning":
+                with self._lock:
+                    warnings = self._process.warnings
+                    warnings = {**warnings, event.code: warnings.get(event.code, 0) + 1}
+                    self._process = replace(self._process, warnings=warnings)
+            on_event(event)
+
+        return note
+
+    def failed(self, code: str) -> None:
+        """Note an error with this code."""
+        self._set(errors={**self._process.errors, code: now_us()})
+
+    def on_batch(
+        self, stream: str, progress: Progress, ends: Mapping[int, int] | None, seconds: float | None
+    ) -> None:
+        """Note the progress of a stream. The arguments are those of `JobLog.on_batch`."""
+        with self._lock:
+            figures = replace(self._streams[stream], progress=progress)
+            if ends is not None:
+                figures = replace(figures, read_to={**figures.read_to, **ends})
+            if ends is not None and seconds is not None:
+                figures = replace(figures, batches=figures.batches.with_value(seconds))
+            self._streams[stream] = figures
+
+    def on_table(self, name: str, state: TableState) -> None:
+        """Note the newest state of a table."""
+        with self._lock:
+            self._tables[name] = replace(self._tables[name], state=state)
+
+    def on_job(self, job: Job) -> None:
+        """Note a job of the history."""
+        with self._lock:
+            self._process = self._process.with_job(job)
+            if job.kind is JobKind.CLEAN_UP and job.table and not job.error:
+                self._tables[job.table] = replace(self._tables[job.table], cleaned=job)
+
+    @contextmanager
+    def refreshing(
+        self, config: ConnectorConfig, usage: Callable[[], Mapping[Series, float]]
+    ) -> Iterator[None]:
+        """Ask Kafka, the disk and `usage`, which returns what the JVM uses, every 30 seconds during
+        the block. While one does not answer, its values stay.
+        """
+        stop = threading.Event()
+
+        def work() -> None:
+            while True:
+                self._refresh(config, usage)
+                if stop.wait(REFRESH_EVERY_S):
+                    return
+
+        thread = threading.Thread(target=work, name="metrics", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def _refresh(
+        self, config: ConnectorConfig, usage: Callable[[], Mapping[Series, float]]
+    ) -> None:
+        from connector.lake.overrides import Overrides
+
+        used, warehouse = dict(usage()), warehouse_of(config)
+        if is_local(warehouse):
+            with suppress(OSError):
+                used[FREE_BYTES] = shutil.disk_usage(warehouse).free
+        self._set(usage={**self._process.usage, **used})
+        bounds: Mapping[str, int] = {}
+        with suppress(TableError):
+            bounds = Overrides(warehouse).bounds()
+        with self._lock:
+            for name, table in config.tables.items():
+                bound_s = bound_in_force(table, bounds)
+                self._tables[name] = replace(self._tables[name], bound_s=bound_s)
+        for stream in config.streams.values():
+            with suppress(BrokerError, TopicError, TableError):
+                self._ask(config, stream)
+
+    def _ask(self, config: ConnectorConfig, stream: StreamConfig) -> None:
+        from connector.kafka import topics
+        from connector.kafka.bridge.status import bridge_status
+
+        at, name = now_us(), stream.name
+        facts = topics.describe(config.kafka, stream.topic)
+        asked = EndOffsets(at, topics.high_watermarks(config.kafka, facts))
+        with self._lock:
+            progress = self._streams[name].progress or Progress()
+            states = {
+                table: figures.state
+                for table, figures in self._tables.items()
+                if figures.stream == name and figures.state is not None
+            }
+        letters, of_tables = open_letters_of(config, stream, progress, states)
+        bridge = None
+        if stream.source is not None:
+            bridge = bridge_status(config, stream, at, timeout_s=ASK_TIMEOUT_S)
+        with self._lock:
+            self._streams[name] = self._streams[name].answered(asked, letters, bridge)
+            if letters.is_known:
+                for table, of_table in of_tables.items():
+                    self._tables[table] = replace(self._tables[table], letters=of_table)
+
+    def _set(self, **values: object) -> None:
+        with self._lock:
+            self._process = replace(self._process, **values)  # type: ignore[arg-type]

@@ -1,0 +1,180 @@
+"""A real Prometheus scrapes a running pipeline (MET-1, MET-3, MET-4)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector import KafkaConfig
+from connector.exporter import exporting
+from connector.lake.state_reader import progress_of, table_state_of
+from connector.services import Metrics, run
+from connector.services.warehouses import warehouse_of
+from tests.broker import NewTopic
+from tests.spark.live import Live
+from tests.spark.streams import account
+from tests.unit.test_deploy import ALERTS, dashboard, of_lowmark, rules
+
+pytestmark = pytest.mark.systems
+
+WITHIN_S = 90
+NOT_HERE = {
+    # A stream without a source has no bridge, one without an error has none, and one without
+    # announced stream partitions has no low watermark.
+    *("lowmark_bridge_lag_offsets", "lowmark_bridge_heartbeat_age_seconds"),
+    *("lowmark_last_error_age_seconds", "lowmark_stream_low_watermark_age_seconds"),
+    # The first clean-up comes later.
+    *("lowmark_table_live_bytes", "lowmark_table_disk_bytes", "lowmark_maintenance_is_failing"),
+    "lowmark_warnings_total",
+}
+"""Series of rules and dashboard that this pipeline has no value for."""
+
+
+OF_PROMETHEUS = ("__name__", "instance", "job")
+
+
+@pytest.fixture
+def live(
+    spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path
+) -> Iterator[Live]:
+    with ExitStack() as stack:
+        yield Live(spark, kafka, new_topic(kafka_partitions=2).topic, tmp_path / "wh", stack)
+
+
+def until(is_true: Callable[[], object]) -> None:
+    end = time.monotonic() + WITHIN_S
+    while not is_true():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.2)
+
+
+@contextmanager
+def running(live: Live, metrics: Metrics) -> Iterator[None]:
+    stop, failed = threading.Event(), list[BaseException]()
+
+    def work() -> None:
+        try:
+            run(live.config, spark=live.spark, stop=stop, metrics=metrics)
+        except BaseException as error:  # noqa: BLE001, it is raised in the other thread
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return int(server.getsockname()[1])
+
+
+class Prometheus:
+    """A Prometheus with the alert rules that scrapes one port each second."""
+
+    def __init__(self, folder: Path, scraped: int) -> None:
+        self._url = f"http://127.0.0.1:{(port := _free_port())}"
+        config = folder / "prometheus.yml"
+        config.write_text(
+            f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{ALERTS}]\n"
+            "scrape_configs:\n- job_name: lowmark\n"
+            f'  static_configs: [{{targets: ["127.0.0.1:{scraped}"]}}]\n'
+        )
+        self.process = subprocess.Popen(
+            [
+                *("prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data"),
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def get(self, path: str, **parameters: str) -> Any:
+        query = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"{self._url}/api/v1/{path}?{query}", timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def values(self, expression: str) -> dict[str, float]:
+        """The newest values, by the labels that the pipeline gave."""
+        shown = dict[str, float]()
+        for found in self.get("query", query=expression)["result"]:
+            labels = sorted(found["metric"].items())
+            name = ",".join(value for label, value in labels if label not in OF_PROMETHEUS)
+            shown[name] = float(found["value"][1])
+        return shown
+
+    def is_scraping(self) -> bool:
+        try:
+            return self.values("lowmark_running") == {"": 1.0}
+        except OSError:
+            return False
+
+
+@contextmanager
+def prometheus(folder: Path, scraped: int) -> Iterator[Prometheus]:
+    folder.mkdir()
+    server = Prometheus(folder, scraped)
+    try:
+        until(server.is_scraping)
+        yield server
+    finally:
+        server.process.terminate()
+        server.process.wait(30)
+
+
+def test_prometheus_scrapes_what_the_pipeline_commits(live: Live, tmp_path: Path) -> None:
+    """MET-1, MET-3, MET-4: each series of the rules and of the dashboard exists, each expression is
+    accepted, and the values are those of the commits.
+    """
+    if shutil.which("prometheus") is None:
+        pytest.skip("Prometheus is not installed (Debian package prometheus)")
+    live.publish(*(account(f"a{n}", n, amount=str(n)) for n in range(1, 20)))
+    live.send([(0, b"x", b"rubbish")])
+    metrics = Metrics()
+    with ExitStack() as stack:
+        port = stack.enter_context(exporting(metrics, "127.0.0.1", 0))
+        stack.enter_context(running(live, metrics))
+        server = stack.enter_context(prometheus(tmp_path / "prometheus", port))
+        merged = "lowmark_table_merged_changes_total"
+        until(lambda: server.values(merged) == {"accounts": 19})
+        live.publish(account("b", 30, name="Bob"), account("c", 31, name="Cid"))
+        until(lambda: server.values(merged) == {"accounts": 21})
+        progress = progress_of(warehouse_of(live.config), "s")
+        state = table_state_of(warehouse_of(live.config), "accounts")
+        assert server.values("lowmark_stream_changes_total") == {"s": progress.changes}
+        assert server.values("lowmark_stream_rejected_records_total") == {"UNKNOWN_FRAMING,s": 1}
+        assert server.values(merged) == {"accounts": state.merged}
+        assert server.values("lowmark_job_duration_seconds_count{kind='apply'}")["apply"] >= 2
+        assert server.values("lowmark_batch_duration_seconds_count")["s"] >= 2
+        assert 0 <= server.values("lowmark_stream_lag_seconds")["s"] < WITHIN_S
+        assert set(server.values("lowmark_stream_lag_offsets")) == {"0,s", "1,s"}
+        assert server.values("lowmark_jvm_heap_used_bytes")[""] > 10**6
+
+        named = {name for rule in rules() for name in of_lowmark(rule["expr"])}
+        for expression in dashboard().expressions():
+            server.get("query", query=expression)
+            named |= of_lowmark(expression)
+        there = set(server.get("label/__name__/values"))
+        assert named - there == NOT_HERE - there
+        assert named >= NOT_HERE
+        ((group,),) = [server.get("rules")["groups"]]
+        assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}
+        assert not [rule for rule in group["rules"] if rule.get("lastError")]
