@@ -8,12 +8,12 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TextIO, get_args
 
 import click
 
-from connector.cli.remedies import command_for
+from connector.cli.remedies import command_for, command_of
 from connector.cli.terminal import err, escaped, show_error
 from connector.clock import now_us
 from connector.errors import ConnectorError
@@ -65,8 +65,16 @@ class LogLines:
             with suppress(OSError):  # a full disk stops no pipeline
                 self.trace.write(f"{json_line(event)}\n")
                 self.trace.flush()
-        if LEVELS.index(event.level) >= LEVELS.index(self.log_level):
-            err(json_line(event) if self.log_format == "json" else text_line(event))
+        if LEVELS.index(event.level) < LEVELS.index(self.log_level):
+            return
+        command = command_of(str(event.fields.get("error", "")), event.fields)
+        if self.log_format == "json":
+            fields = {**event.fields, **({"run": command} if command else {})}
+            err(json_line(replace(event, fields=fields)))
+        else:
+            err(text_line(event))
+            if command:
+                err(f"run: {command}")
 
     @contextmanager
     def showing_error(self) -> Iterator[None]:

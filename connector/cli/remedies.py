@@ -65,6 +65,7 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "BROKER_UNREACHABLE": (
         Template("broker start", options={"--port": "port"}, needed=frozenset({"port"})),
     ),
+    "COMMIT_FOREIGN": _REBUILD,
     "CONFIG_MISSING": (Template("--help"),),
     "CUT_MISSING": _STATUS,
     "DEAD_LETTER_MISSING": (
@@ -82,6 +83,7 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "ROWS_BLOCKED": _LIST_LETTERS,
     "ROWS_NOT_SHOWN": _STATUS,
     "STREAM_PARTITION_UNKNOWN": (Template("partitions list", ("stream",)),),
+    "TABLES_STOPPED": _STATUS,
     "TABLE_COLUMNS_CHANGED": _REBUILD,
     "TABLE_COLUMN_LOST": _STATUS,
     "TABLE_DAMAGED": _REBUILD,
@@ -101,12 +103,17 @@ def command_for(error: ConnectorError) -> str | None:
     Returns:
         The command line. None: no command helps, or the error lacks a value for it.
     """
-    fields = dict(error.fields)
+    return command_of(error.code, error.fields)
+
+
+def command_of(code: str, of_error: Mapping[str, object]) -> str | None:
+    """The same for an event, which has the code and the fields of an error."""
+    fields = dict(of_error)
     if fields.get("topic") is not None:
         topic = str(fields["topic"])
         fields["topic"] = change_topic(topic_of_tables(topic_of_catalog(topic)))
         fields.setdefault("group", _group_of(topic))
-    lines = [template.line(fields) for template in TEMPLATES.get(error.code, ())]
+    lines = [template.line(fields) for template in TEMPLATES.get(code, ())]
     return None if not lines or None in lines else " && ".join(filter(None, lines))
 
 

@@ -7,7 +7,7 @@ reaches the terminal.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import click
@@ -141,6 +141,8 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         yield "dead letters", _dead_letters(stream)
     if (maintained := _maintained(stream.maintenance, stream.now)) is not None:
         yield "maintained", maintained
+    if stream.other_commits:
+        yield "others", _other_commits(stream.other_commits)
     for hint in stream.hints:
         yield "hint", hint
 
@@ -221,6 +223,8 @@ def _print_tables(report: StatusReport) -> None:
     for of_table in report.tables.values():
         if (maintained := _maintained(of_table.maintenance, of_table.now)) is not None:
             out(f"maintained: {of_table.name}: {maintained}")
+        if of_table.other_commits:
+            out(f"others: {of_table.name}: {escaped(_other_commits(of_table.other_commits))}")
         for hint in of_table.hints:
             lines = "\n" if hint in of_table.definition_hints else ""  # those to paste
             out(f"hint: {of_table.name}: {escaped(hint, lines)}")
@@ -242,6 +246,12 @@ def _maintained(jobs: Iterable[Job], now: int) -> str | None:
                 f"then {_mib(job.disk_bytes)} on disk, {_mib(job.live_bytes)} of the newest version"
             )
     return "; ".join(parts) or None
+
+
+def _other_commits(operations: Sequence[str]) -> str:
+    """The commits of other programs that changed no row (RUN-3)."""
+    commits = counted(len(operations), "commit")
+    return f"{commits} of other programs changed no row: {summarize_names(operations)}"
 
 
 def _mib(size: int) -> str:

@@ -74,6 +74,10 @@ _FETCH_WAIT_MS: Final = 10
 """At the end of a batch, Spark asks for a position while a fetch waits at the broker for more
 records. Kafka's default is 500 ms.
 """
+_REQUEST: Final = "request.timeout.ms"
+_REQUEST_MS: Final = 15_000
+_ANSWER_MS: Final = 20_000
+"""Spark cannot stop a query sooner, if Kafka does not answer. Kafka's default is a minute."""
 _LOGIN: Final = "org.apache.kafka.common.security"
 _LOGIN_MODULES: Final = {
     "PLAIN": f"{_LOGIN}.plain.PlainLoginModule",
@@ -113,8 +117,10 @@ def options(kafka: KafkaConfig, read: Read) -> dict[str, str]:
         "isolation.level": "read_committed",
         "max.poll.records": str(_RECORDS_PER_POLL),
         "fetch.max.wait.ms": str(_FETCH_WAIT_MS),
+        _REQUEST: str(_REQUEST_MS),
     }
     translated |= {name: value for name, value in settings.items() if name in _SAME_IN_JAVA}
+    translated["default.api.timeout.ms"] = str(max(_ANSWER_MS, int(translated[_REQUEST])))
     translated |= _login(settings) | _trusted(settings) | _own_certificate(settings, read)
     for name in settings:
         if name.startswith(_OF_SECURITY) and name not in _TRANSLATED | _SAME_IN_JAVA:

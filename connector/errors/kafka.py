@@ -33,6 +33,16 @@ def broker_unreachable(servers: str, cause: str, port: str | None = None) -> Bro
     )
 
 
+def spark_broker_unreachable(what: str, cause: str) -> BrokerError:
+    """`what` is what Spark reads."""
+    return BrokerError(
+        "BROKER_UNREACHABLE",
+        f"Kafka does not answer Spark, which reads {what}",
+        cause,
+        "Check that the brokers run, and that this machine and those of the executors reach them",
+    )
+
+
 def login_failed(where: str, cause: str) -> BrokerError:
     """`where` is the brokers, or what Spark reads."""
     return BrokerError(

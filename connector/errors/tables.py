@@ -209,17 +209,31 @@ def commit_unreadable(path: str, what: str, cause: str, otherwise: str) -> Table
     )
 
 
-def commit_foreign(path: str, commit: str, owner: str, otherwise: str, **fields: str) -> TableError:
+def commit_foreign(
+    path: str,
+    commit: str,
+    owner: str,
+    otherwise: str,
+    last_good: int | None = None,
+    **fields: str,
+) -> TableError:
+    """`last_good` is the last version whose rows are those of lowmark. None: it is not known."""
+    version = "the last version that lowmark committed" if last_good is None else f"{last_good}"
     return TableError(
         "COMMIT_FOREIGN",
         f"The newest commit of {path}{commit} does not belong to {owner}",
-        "Another program committed to the Delta table, or another table is in this folder. Only"
-        " lowmark may commit",
-        "Restore the Delta table to the last version that lowmark committed (RESTORE TABLE … TO"
-        f" VERSION AS OF){otherwise}",
+        "Another program changed rows or columns of the Delta table, or another table is in this"
+        " folder. Only lowmark may do that",
+        f"Restore the Delta table to {'' if last_good is None else 'version '}{version} (RESTORE"
+        f" TABLE … TO VERSION AS OF{'' if last_good is None else f' {last_good}'}){otherwise}",
         path=path,
+        last_good=last_good,
         **fields,
     )
+
+
+def tables_stopped(tables: str, causes: str, remedies: str) -> TableError:
+    return TableError("TABLES_STOPPED", f"Several tables are stopped: {tables}", causes, remedies)
 
 
 def columns_foreign(path: str, cause: str, otherwise: str) -> TableError:

@@ -175,10 +175,14 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
 
 
 def _newest_of_lowmark(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any] | None, int]:
-    """The metadata of the stream's newest commit, and the number of foreign commits since."""
-    for commit in commits_of(delta).of_lowmark(delta.version()):
-        if commit.stored is not None and commit.stored.get("stream") == stream:
-            return commit.stored, delta.version() - commit.version
+    """The metadata of the stream's newest commit, and the number of commits of other programs since
+    that may have changed rows.
+    """
+    foreign_commits = 0
+    for commit in commits_of(delta).back_from(delta.version()):
+        if commit.is_own and commit.stored is not None and commit.stored.get("stream") == stream:
+            return commit.stored, foreign_commits
+        foreign_commits += not commit.keeps_rows
     return None, 0
 
 

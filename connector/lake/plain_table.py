@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -14,6 +15,7 @@ from connector.errors.tables import table_missing
 from connector.lake.checks import explaining, open_existing, table_error
 from connector.lake.stores import reader_of
 from connector.state.commits import Commit, Commits
+from connector.state.damage import Foreign
 from connector.tables.column_names import BOOKKEEPING
 
 if TYPE_CHECKING:
@@ -108,7 +110,7 @@ def rows_in(batch: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def newest_stored(path: str) -> Mapping[str, Any] | None:
-    """The metadata of the newest commit of a Delta table. Empty: it is not one of lowmark. None:
+    """The metadata in force at the newest commit of a Delta table. Empty: no metadata is. None:
     there is no table. Raises `TableError` if it cannot be read, or only its log is missing.
     """
     delta = open_existing(path)
@@ -119,11 +121,46 @@ def newest_stored(path: str) -> Mapping[str, Any] | None:
 
 
 def stored_of(delta: DeltaTable) -> Mapping[str, Any]:
-    """The metadata of the commit of the version that is open. It is empty if that commit is not one
-    of lowmark, or the log does not have it any more. Raises `OSError` if it cannot be read.
+    """The metadata in force at the version that is open. It is empty if another program changed
+    rows, or the log does not have the commit any more. Raises `OSError` if it cannot be read.
     """
     commit = commits_of(delta).at(delta.version())
     return {} if commit is None else commit.stored or {}
+
+
+def newest_foreign(path: str) -> Foreign | None:
+    """The commit that changed rows, if that is why the newest version has no metadata. Raises
+    `TableError`.
+    """
+    delta = open_existing(path)
+    if delta is None:
+        return None
+    with explaining(path, "read"):
+        return commits_of(delta).foreign(delta.version())
+
+
+def other_commits(path: str) -> tuple[str, ...]:
+    """The operations of other programs since the newest commit of lowmark, which changed no row.
+    Raises `TableError`.
+    """
+    delta = open_existing(path)
+    if delta is None:
+        return ()
+    with explaining(path, "read"):
+        commits = commits_of(delta).back_from(delta.version())
+        others = takewhile(lambda commit: not commit.is_own, commits)
+        operations = [commit.operation for commit in others]
+    return tuple(reversed(operations))
+
+
+def newest_own_version(path: str) -> int | None:
+    """The newest version of lowmark. None: it committed nothing. Raises `TableError`."""
+    delta = open_existing(path)
+    if delta is None:
+        return None
+    with explaining(path, "read"):
+        newest = next(commits_of(delta).of_lowmark(delta.version()), None)
+    return None if newest is None else newest.version
 
 
 def commits_of(delta: DeltaTable) -> Commits:

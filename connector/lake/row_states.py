@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from connector import warehouse as paths
@@ -23,7 +23,7 @@ from connector.lake.changelog_changes import (
     truncations_of,
     visible_changes,
 )
-from connector.lake.plain_table import PlainTable, newest_stored, open_table
+from connector.lake.plain_table import PlainTable, newest_foreign, newest_stored, open_table
 from connector.lake.small_tables import quoted
 from connector.records.ordering import Rank, rank_of
 from connector.records.rejection import Rejection
@@ -59,7 +59,10 @@ class RowStates:
         if newest_stored(paths.data(folder)) is not None:
             self.table = open_table(paths.data(folder), table=definition.name)
             self.definition, self._ids = from_properties(self.table.properties)
-            check_owner(paths.data(folder), "table", definition.name, self.table.stored)
+            check_owner(
+                *(paths.data(folder), "table", definition.name, self.table.stored),
+                partial(newest_foreign, paths.data(folder)),
+            )
             with reading(paths.data(folder)):
                 self.table_state = TableState.from_json(self.table.stored)
             if self.table_state.has_tombstones:

@@ -7,11 +7,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from connector import warehouse as paths
 from connector.errors.changelog import frontier_missing
-from connector.lake.plain_table import newest_stored, open_table
+from connector.lake.plain_table import newest_foreign, newest_stored, open_table
 from connector.lake.small_tables import select
 from connector.lake.stores import text_at
 from connector.state.damage import check_owner, reading
@@ -132,5 +133,5 @@ def _newest_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
     """The metadata of the newest commit, which must belong to `name`. None: there is no table."""
     metadata = newest_stored(path)
     if metadata is not None:
-        check_owner(path, what, name, metadata)
+        check_owner(path, what, name, metadata, partial(newest_foreign, path))
     return metadata

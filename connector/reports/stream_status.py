@@ -73,6 +73,8 @@ class StreamStatus(Viewed):
     dead_letters        rejected records and dead letters of tables that were neither replayed nor
                         discarded (DLQ-7)
     maintenance         the last compaction and the last clean-up of the changelog (TBL-15)
+    other_commits       the operations of other programs since lowmark's newest commit of the
+                        changelog: they changed no row (RUN-3)
     undefined_sources   the source tables of the newest changes that no table definition names
                         (TBL-7)
     checks              the findings about the producers
@@ -104,6 +106,7 @@ class StreamStatus(Viewed):
     uncovered: Uncovered | None
     without_key_range: tuple[str, ...]
     maintenance: tuple[Job, ...] = ()
+    other_commits: tuple[str, ...] = ()
     undefined_sources: tuple[str, ...] = ()
     checks: Flat[SourceChecks] = NOTHING_FOUND
     transactions: TransactionCheck = NOT_CHECKED
@@ -350,6 +353,7 @@ def stream_status(
     dead_letters: OpenLetters = NONE_OPEN,
     maintenance: Sequence[Job] = (),
     undefined_sources: Sequence[str] = (),
+    other_commits: Sequence[str] = (),
 ) -> StreamStatus:
     """Return the status of a stream at the time `now` (µs)."""
     frontier = progress.frontier
@@ -380,6 +384,7 @@ def stream_status(
         uncovered=None if uncovered is None else Uncovered(*uncovered),
         without_key_range=() if uncovered is None else _may_fill(frontier, *uncovered),
         maintenance=tuple(maintenance),
+        other_commits=tuple(other_commits),
         undefined_sources=tuple(undefined_sources),
         checks=progress.checks,
         transactions=progress.transactions,

@@ -56,6 +56,8 @@ class TableStatus(Viewed):
     cells_without_column            families and qualifiers of recent changes that no column shows
     maintenance                     the last compaction and the last clean-up, of the table and its
                                     tombstone table (TBL-15)
+    other_commits                   the operations of other programs since lowmark's newest commit:
+                                    they changed no row (RUN-3)
     """
 
     name: Hidden[str]
@@ -81,6 +83,7 @@ class TableStatus(Viewed):
     apply_every_s: float
     due_at: Time | None
     maintenance: tuple[Job, ...] = ()
+    other_commits: tuple[str, ...] = ()
     waiting_changes: int = 0
     misfits: Mapping[str, int] = field(default_factory=dict)
     misfit_texts: Hidden[tuple[str, ...]] = ()

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from connector.config.settings import find_stream
 from connector.errors import BrokerError, DeliveryError
 from connector.errors.settings import source_missing
 from connector.events import OnEvent, info, log_event, warning
+from connector.services.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
     from connector.kafka.bridge.session import BridgeCounts
-
-_FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 30.0
-_LONG_ENOUGH_S: Final = 60.0
-"""After a session of this length, the next pause is the first one again."""
 
 
 def run_bridge(
@@ -53,8 +48,8 @@ def run_bridge(
         ConfigError: There is no such stream, or it has no source.
         TopicError: A topic is missing or was made again, or records were deleted too early.
         WriterConflictError: Another bridge of the stream began later. It goes on.
-        BrokerError, DeliveryError: Kafka does not answer at the start. Or with `once`, Kafka or
-            the registry does not answer.
+        BrokerError, DeliveryError: With `once`, Kafka or the registry does not answer. Or it
+            refuses a request until a person has decided something.
         ConnectorError: A table was truncated, or a row lacks a value, and the settings of the
             source say to stop.
     """
@@ -66,30 +61,26 @@ def run_bridge(
         raise source_missing(of_stream.name)
     counts, until = BridgeCounts(), stop or threading.Event()
     claim = BridgeClaim(config.kafka, of_stream.topic)
-    where, is_first, pause_s = "the bridge", True, _FIRST_PAUSE_S
+    where, has_begun = "the bridge", False
+    surroundings = Surroundings(where, until, on_event, fails_fast=once, stream=of_stream.name)
 
     def warn(code: str, text: str) -> None:
         on_event(warning(code, f"{where}: {text}", stream=of_stream.name))
 
     while not until.is_set():
-        began_at = time.monotonic()
         try:
             with ExitStack() as stack:
                 session = BridgeSession(config, of_stream, claim, counts, warn, stack)
-                if is_first and not once:
+                surroundings.are_there()
+                if not has_begun and not once:
                     text = f"{where} runs; stop with Ctrl-C or SIGTERM"
                     on_event(info("BRIDGE_RUNNING", text, stream=of_stream.name))
-                is_first = False
+                has_begun = True
                 session.run(until.is_set, once=once, skip=skip)
             break
         except (BrokerError, DeliveryError) as error:
-            if once or (is_first and error.code != "REGISTRY_UNREACHABLE"):
+            if not surroundings.outlived(error):
                 raise
-            if time.monotonic() - began_at > _LONG_ENOUGH_S:
-                pause_s = _FIRST_PAUSE_S
-            warn("BRIDGE_RETRIES", f"it begins again in {pause_s:g} s: {error}")
-            until.wait(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     return counts
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from connector import warehouse as paths
@@ -150,7 +151,9 @@ def plain_version(
 
 
 def _state_of(table: PlainTable, name: str) -> TableState:
-    check_owner(table.path, "table", name, table.stored)
+    from connector.lake.plain_table import newest_foreign
+
+    check_owner(table.path, "table", name, table.stored, partial(newest_foreign, table.path))
     with reading(table.path):
         return TableState.from_json(table.stored)
 

@@ -167,6 +167,11 @@ class Reloads:
         self._before, self._running = self._running, new
         return new
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no pipeline with the newest configuration has begun yet."""
+        return self._before is not None
+
     def began(self) -> None:
         """Report that a pipeline with the newest configuration runs, if it is a new one."""
         if self._before is not None:

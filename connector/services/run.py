@@ -16,7 +16,14 @@ from connector.clock import now_us
 from connector.config.storage import is_local, look_every_s
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.ledger import LetterState
-from connector.errors import BrokerError, ConfigError, ConnectorError, TableError, TopicError
+from connector.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectorError,
+    TableError,
+    TopicError,
+    WriterConflictError,
+)
 from connector.errors.settings import setting_missing
 from connector.events import Event, OnEvent, fields_of, info, log_event, warning
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
@@ -25,6 +32,8 @@ from connector.services.local_spark import session_of
 from connector.services.metrics import Metrics
 from connector.services.reload import READ_EVERY_S, ConfigFile, Reloads, with_sources
 from connector.services.source_tables import SourceTables, follows_sources
+from connector.services.stopped_tables import StoppedTables, error_of
+from connector.services.surroundings import Surroundings, is_away
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.jobs import Job, JobKind
@@ -127,25 +136,26 @@ def run(
     """
     file, config = (config, config.config) if isinstance(config, ConfigFile) else (None, config)
     _check_has_streams(config)
-    noted = metrics or Metrics()
+    until, noted = stop or threading.Event(), metrics or Metrics()
     on_event = noted.noting(on_event)
+    surroundings = Surroundings("the pipeline", until, on_event, fails_fast=once)
     with ExitStack() as stack:
         sources = None
         if follows_sources(config):
-            file, sources = with_sources(file, config, stack, on_event)
+            followed = surroundings.wait_for(partial(with_sources, file, config, stack, on_event))
+            if followed is None:
+                on_event(info("STOPPED", "stopped: it had not begun"))
+                return RunReport(0, 0, 0)
+            file, sources = followed
             config = file.config
-        check_logs(config, config.streams, config.tables)
+        check_logs(config, config.streams, [])
         stack.enter_context(only_use(config, config.streams))
-        stack.enter_context(naming_damage(config, config.streams, config.tables))
-        pipeline_run = _Run(config, file, once, stop or threading.Event(), on_event, sources, noted)
+        stack.enter_context(naming_damage(config, config.streams, []))
+        pipeline_run = _Run(config, file, once, until, on_event, surroundings, sources, noted)
         pipeline_run.is_measured = metrics is not None
-        ports = {
-            name: ports_of(config, stream, stack, on_event, pipeline_run.counter)
-            for name, stream in config.streams.items()
-        }
-        before = _ingest_batches(config)
+        before = surroundings.wait_for(partial(_ingest_batches, config)) or 0
         start = partial(session_of, config, spark, stack, on_event, cores=cores, memory=memory)
-        pipeline_run.run(partial(start, for_writing=True, is_short=once), ports)
+        pipeline_run.run(partial(start, for_writing=True, is_short=once))
         return pipeline_run.counter.report(_ingest_batches(config) - before)
 
 
@@ -164,26 +174,60 @@ class _Run:
     once: bool
     stop: threading.Event
     on_event: OnEvent
+    surroundings: Surroundings
     sources: SourceTables | None = None
     metrics: Metrics = field(default_factory=Metrics)
     is_measured: bool = False
     counter: _Counter = field(default_factory=_Counter)
     reloads: Reloads | None = None
+    stopped: dict[str, ConnectorError] = field(default_factory=dict)
+    has_run: bool = False
 
-    def run(
-        self, start_session: Callable[[], SparkSession], ports: Mapping[str, IngestPorts]
-    ) -> None:
-        session = None
+    def run(self, start_session: Callable[[], SparkSession]) -> None:
+        """Run pipelines in one session, until `stop` is set or a person must decide something. A
+        pipeline begins again when Kafka, the registry or the store is back (RUN-2).
+        """
+        session, stopped = None, StoppedTables(self.on_event)
         try:
-            session = start_session()
-            self._run_pipeline(session, ports)
+            while True:
+                try:
+                    with ExitStack() as stack:
+                        ports = self._ports(stack)
+                        session = session or start_session()
+                        self._run_pipeline(session, ports, stopped)
+                    break
+                except ConnectorError as error:
+                    if self.stop.is_set() or not self.surroundings.outlived(error):
+                        raise
+                if self.stop.is_set():
+                    break
         except Exception as error:
             is_of_spark = session is not None or not isinstance(error, ConnectorError | OSError)
             if not (is_of_spark and _spark_has_ended()):
                 raise
             self._end_without_spark(error)
+            return
+        if self.stop.is_set():
+            self.on_event(info("STOPPED", "stopped: every batch that began has ended"))
+        if (error_at_end := error_of(self.stopped)) is not None:
+            raise error_at_end
 
-    def _run_pipeline(self, spark: SparkSession, ports: Mapping[str, IngestPorts]) -> None:
+    def _ports(self, stack: ExitStack) -> dict[str, IngestPorts]:
+        """Kafka and the registry of each stream. Raises `BrokerError` if one does not answer."""
+        ports = {
+            name: ports_of(self.config, stream, stack, self.on_event, self.counter)
+            for name, stream in self.config.streams.items()
+        }
+        away = self.surroundings.away
+        if away is not None and away.code == "REGISTRY_UNREACHABLE":
+            for of_stream in ports.values():
+                if of_stream.schema_by_id is not None:
+                    of_stream.schema_by_id(0)  # any answer will do
+        return ports
+
+    def _run_pipeline(
+        self, spark: SparkSession, ports: Mapping[str, IngestPorts], stopped: StoppedTables
+    ) -> None:
         from connector.lake.small_apply import merge_few
         from connector.spark.cluster import repeating, watching
         from connector.spark.pipeline import Pipeline
@@ -192,31 +236,46 @@ class _Run:
             job_log, on_step = self._job_log(), _Steps(self.on_event).step
             wanted: ConnectorConfig | None = self.config
             while wanted is not None:
-                config, wanted = wanted, None
-                self.metrics.begin(config)
+                self.config, wanted = wanted, None
+                self.metrics.begin(self.config)
+                table_ports = stopped.ports(self.config, self._is_refused)
                 start = partial(
-                    Pipeline, spark, config, ports, job_log, merge_few, self.on_event, on_step
+                    Pipeline,
+                    *(spark, self.config, ports, job_log, merge_few, self.on_event),
+                    *(on_step, table_ports),
                 )
                 try:
                     pipeline = repeating(start, "the tables", self.on_event, self.stop)
-                except (ConfigError, TableError) as error:
-                    if self.reloads is None:
+                except (ConfigError, TableError, WriterConflictError) as error:
+                    if self.reloads is None or is_away(error):
                         raise
                     wanted = self.reloads.go_back(error)
                     continue
-                if self.reloads is not None:
-                    self.reloads.began()
-                with self._measuring(spark, config):
-                    if self.once:
-                        pipeline.run_once(self.stop)
-                    else:
-                        self.on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
-                        wanted = self._run_until_replaced(pipeline)
+                with self._measuring(spark, self.config):
+                    wanted, self.stopped = self._run_one(pipeline), pipeline.stopped
         if self.once and not self.stop.is_set():
             _report_open_transactions(self.config, self.on_event)
             report_waiting_changes(self.config, self.on_event)
-        if self.stop.is_set():
-            self.on_event(info("STOPPED", "stopped: every batch that began has ended"))
+
+    def _is_refused(self, name: str) -> bool:
+        """Whether a table may not stop: a new configuration would stop it, and the old one did
+        not.
+        """
+        return self.reloads is not None and self.reloads.is_new and name not in self.stopped
+
+    def _run_one(self, pipeline: Pipeline) -> ConnectorConfig | None:
+        """Run a pipeline. Returns the configuration that replaces its own, if there is one."""
+        if self.reloads is not None:
+            self.reloads.began()
+        is_new = not self.has_run or self.surroundings.away is None
+        self.has_run = True
+        self.surroundings.are_there()
+        if self.once:
+            pipeline.run_once(self.stop)
+            return None
+        if is_new:
+            self.on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
+        return self._run_until_replaced(pipeline)
 
     @contextmanager
     def _measuring(self, spark: SparkSession, config: ConnectorConfig) -> Iterator[None]:

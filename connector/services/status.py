@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from connector import warehouse as paths
 from connector.clock import now_us
 from connector.dead_letters.ledger import NONE_SENT
 from connector.errors import BrokerError, TableError, TopicError, check_time
@@ -99,6 +100,7 @@ class _Reader:
             ),
             maintenance=self._maintenance(path, stream=stream.name),
             undefined_sources=self._undefined_sources(stream.name, progress),
+            other_commits=self._other_commits(path, paths.changelog(self._warehouse, stream.name)),
         )
         if stream.source is not None:
             status = self.report.streams[stream.name]
@@ -154,6 +156,7 @@ class _Reader:
         return replace(
             status,
             definition_hints=definition_hints(*definition),
+            other_commits=self._other_commits(path, paths.table(self._warehouse, name)),
             cells_without_column=cells_without_column(*definition),
         )
 
@@ -178,6 +181,11 @@ class _Reader:
         sources = [table.source for table in self._config.tables_of(stream).values()]
         read = partial(undefined_sources, self._warehouse, stream, sources, progress.ingest_batch)
         return self._try(f"streams.{stream}", read) or ()
+
+    def _other_commits(self, path: str, table: str) -> tuple[str, ...]:
+        from connector.lake.plain_table import other_commits
+
+        return self._try(path, partial(other_commits, table)) or ()
 
     def _maintenance(self, path: str, **owner: str) -> list[Job]:
         jobs = self._try(path, partial(self._history.maintenance, **owner))

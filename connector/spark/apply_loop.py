@@ -30,8 +30,8 @@ from connector.spark.apply.follow import DefinitionPorts, Definitions
 from connector.spark.cluster import Pool, applies_at_once, follow_cores, in_pool, repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
+from connector.spark.open_tables import OpenTables, TablePorts
 from connector.spark.storage.changelog import Changelog
-from connector.spark.storage.table import Table
 from connector.state.apply_level import MergeFew
 from connector.state.jobs import CutRecord, Job, JobKind, text_of_misfits
 from connector.state.overrides import pace_in_force
@@ -47,6 +47,8 @@ _STOP_WITHIN_S: Final = 0.2
 Done = TypeVar("Done")
 AtVersion = tuple[int, TableState]
 """A version of a table, and its table state."""
+_Brought = tuple[bool, AtVersion]
+"""Whether a table changed, and its newest version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +80,13 @@ class JobLog:
 class Listener:
     """Functions that are called while tables are applied: `record` when a round ends, with the
     version of each table at its cut; `on_event` with an event of each apply; `on_step` after each
-    step of an apply.
+    step of an apply. `table_ports` are called when a table stops.
     """
 
     record: Callable[[str, Cut, Mapping[str, AtVersion]], None]
     on_event: OnEvent
     on_step: Callable[[str], None]
+    table_ports: TablePorts
 
 
 @dataclass(slots=True)
@@ -110,7 +113,7 @@ class Applies:
         self,
         spark: SparkSession,
         config: ConnectorConfig,
-        tables: Mapping[str, Table],
+        tables: OpenTables,
         changelogs: Mapping[str, Changelog],
         ports: Mapping[str, IngestPorts],
         job_log: JobLog,
@@ -122,7 +125,10 @@ class Applies:
         self._job_log, self._record = job_log, listener.record
         self._on_event, self._on_step = listener.on_event, listener.on_step
         self._merge_few = merge_few
-        self._definitions = Definitions(config.tables, job_log.definitions, listener.on_event)
+        on_stopped = listener.table_ports.on_stopped
+        self._definitions = Definitions(
+            config.tables, job_log.definitions, listener.on_event, on_stopped
+        )
         self._names = {
             stream: [name for name, table in config.tables.items() if table.stream == stream]
             for stream in config.streams
@@ -130,7 +136,7 @@ class Applies:
         # The settings of operators are read so often, and unapplied changes are looked for so
         # often without a new batch.
         self._look_every_s = look_every_s(config.warehouse)
-        self._alone = {name: threading.Lock() for name in tables}
+        self._alone = {name: threading.Lock() for name in config.tables}
         most = config.spark.max_parallel_applies
         self._entry = _Entry(lambda: most or applies_at_once(spark))
         self._adding = threading.Lock()
@@ -145,7 +151,7 @@ class Applies:
         self._cuts: dict[str, object] = {}
         self._paces: Mapping[str, Mapping[str, float]] = {}
         self._asked = float("-inf")
-        self._under_way: dict[Future[tuple[bool, AtVersion]], tuple[_Round, str]] = {}
+        self._under_way: dict[Future[_Brought | None], tuple[_Round, str]] = {}
         self._publishing: Future[None] | None = None
 
     def batch_logged(self, stream: str) -> None:
@@ -166,24 +172,28 @@ class Applies:
     def all(self, stop: threading.Event | None = None) -> None:
         """Bring all tables of a stream to one cut (TBL-10).
 
-        A table that fails does not stop the others. Its error is raised at the end. After `stop` is
-        set, no apply begins.
+        A table that fails does not stop the others. It is then in `stopped`. After `stop` is set,
+        no apply begins.
         """
         self._begin_anew()
         with ThreadPoolExecutor(MAX_PARALLEL_APPLIES) as threads:
             for stream, names in self._names.items():
                 self._begin(threads, _Round(stream, self._cut(stream), None, set(names)), stop)
             self._settle_all(threads)
-        self._definitions.publish(self._definitions.unpublished(self._tables))
-        for error in self._definitions.refused.values():
-            raise error
+        self._definitions.publish(self._definitions.unpublished(self._tables.going_on()))
+
+    @property
+    def stopped(self) -> dict[str, ConnectorError]:
+        """The tables that are stopped, each with its error."""
+        return {**self._tables.stopped, **self._definitions.refused}
 
     def run(
         self, stop: threading.Event, check: Callable[[], None], maintain: Callable[[str], None]
     ) -> None:
         """Apply what is due until `stop` is set, then wait for the applies in flight. `check`
         raises an error if the run must end sooner. `maintain` is called for a stream after its
-        rounds, in a thread of its own. An apply that fails ends the run after those in flight.
+        rounds, in a thread of its own. A table that fails stops alone. Every other error ends the
+        run after the applies in flight.
         """
         self._begin_anew()
         with (
@@ -220,11 +230,12 @@ class Applies:
             }
             self._publish(threads)
             under_way = {name for _, name in self._under_way.values()}
-            for name in set(self._definitions.changed(self._tables)) - under_way:
+            changed = set(self._definitions.changed(self._tables.going_on()))
+            for name in (changed | self._tables.due()) - under_way:
                 stream = self._config.tables[name].stream
                 self._begin(threads, _Round(stream, self._cut(stream), None, {name}))
         for stream, turns in self._turns.items():
-            paces, last_cut = self._paces[stream], self._cuts.get(stream)
+            paces, last_cut = self._paces_of(stream), self._cuts.get(stream)
             has_news = self._news[stream] or now >= self._looked[stream] + self._look_every_s
             if now >= turns.ready_at(paces) and (has_news or turns.due(paces, now, last_cut)):
                 self._news[stream], self._looked[stream] = False, now
@@ -234,13 +245,18 @@ class Applies:
                 names = set(turns.take(paces, now, this_cut))
                 self._begin(threads, _Round(stream, cut, turns, names))
 
+    def _paces_of(self, stream: str) -> dict[str, float]:
+        """The paces of the tables that are not stopped."""
+        stopped = self._tables.stopped
+        return {name: pace for name, pace in self._paces[stream].items() if name not in stopped}
+
     def _publish(self, threads: ThreadPoolExecutor) -> None:
         """Begin to publish changed definitions. Applies do not wait for it."""
         if self._publishing is not None:
             if not self._publishing.done():
                 return
             self._publishing.result()
-        definitions = self._definitions.unpublished(self._tables)
+        definitions = self._definitions.unpublished(self._tables.going_on())
         self._publishing = (
             threads.submit(self._definitions.publish, definitions) if definitions else None
         )
@@ -250,7 +266,7 @@ class Applies:
         ready = [
             at
             for stream, turns in self._turns.items()
-            if (at := turns.ready_at(self._paces[stream])) > now
+            if (at := turns.ready_at(self._paces_of(stream))) > now
         ]
         until = min([now + CHECK_EVERY_S, *ready])
         while (
@@ -303,7 +319,9 @@ class Applies:
         for future in [future for future in self._under_way if future.done()]:
             round_, name = self._under_way.pop(future)
             round_.under_way.discard(name)
-            applied, round_.reached[name] = future.result()
+            applied = False
+            if (brought := future.result()) is not None:
+                applied, round_.reached[name] = brought
             if round_.turns is not None:
                 round_.turns.ended(name, applied=applied)
             if not round_.under_way:
@@ -311,13 +329,19 @@ class Applies:
                 ended.add(round_.stream)
         return ended
 
-    def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> tuple[bool, AtVersion]:
-        """Bring a table to a cut. Returns whether it changed, and its newest version."""
+    def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> _Brought | None:
+        """Bring a table to a cut. Returns whether it changed, and its newest version. None: it is
+        stopped, or was opened again.
+        """
         with self._entry, self._alone[name], in_pool(self._spark, Pool.APPLY):
             follow_cores(self._spark)
-            is_going_on = stop is None or not stop.is_set()
-            applied = is_going_on and self._follow(name) and self._apply(name, cut)
-            return applied, self._tables[name].newest()
+
+            def bring() -> _Brought:
+                is_going_on = stop is None or not stop.is_set()
+                applied = is_going_on and self._follow(name) and self._apply(name, cut)
+                return applied, self._tables[name].newest()
+
+            return self._tables.use(name, bring)
 
     def _follow(self, name: str) -> bool:
         """Give a table the wanted columns. Returns whether it may be applied."""

@@ -19,6 +19,7 @@ from connector.errors.changelog import checkpoint_foreign
 from connector.errors.kafka import (
     access_denied,
     login_failed,
+    spark_broker_unreachable,
     spark_records_deleted,
     tls_failed,
 )
@@ -61,6 +62,11 @@ _EXECUTOR_LOST: Final = (
 )
 _MISSING_FILE: Final = re.compile(r"while reading file (\S+)\. File does not exist")
 _NO_CLIENT: Final = "Failed to create new KafkaAdminClient"
+_AWAY: Final = (
+    *("errors.TimeoutException", "errors.DisconnectException", "errors.NetworkException"),
+    *("Cannot fetch record for offset", "No resolvable bootstrap urls"),
+)
+"""Signs that Kafka does not answer."""
 _TABLE_OF_FILE: Final = re.compile(r"(.*/(?:data|changelog|tombstones[^/]*))/")
 
 
@@ -116,6 +122,8 @@ def _kafka_situation(text: str, what: str) -> ConnectorError | None:
         )
     if "AuthorizationException" in text:
         return access_denied(f"read {what} with Spark", _line_with("AuthorizationException", text))
+    if (sign := next((sign for sign in _AWAY if sign in text), None)) is not None:
+        return spark_broker_unreachable(what, f"{sign}: {_line_with(sign, text)}".rstrip(": "))
     return None
 
 

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -13,12 +14,15 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig
+from connector.errors import BrokerError, ConnectorError, DeliveryError
 from connector.events import OnEvent, ignore, info
 from connector.spark.apply.base import check_start, copy_base, is_to_start
 from connector.spark.apply_loop import Applies, AtVersion, JobLog, Listener
 from connector.spark.cluster import repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
+from connector.spark.open_tables import NO_PORTS, OpenTables, TablePorts
+from connector.spark.storage.delta_log import active
 from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.spark.storage.table import Table
@@ -46,8 +50,9 @@ class Pipeline:
         merge_few: MergeFew | None = None,
         on_event: OnEvent = ignore,
         on_step: Callable[[str], None] = lambda step: None,
+        table_ports: TablePorts = NO_PORTS,
     ) -> None:
-        self._ports = ports
+        self._spark, self._config, self._ports = spark, config, ports
         self._job_log = job_log
         self._on_step = on_step
         self._cuts = {name: job_log.newest_cut(name) for name in config.streams}
@@ -60,38 +65,52 @@ class Pipeline:
             )
             for name, stream in config.streams.items()
         }
-        self._tables: dict[str, Table] = {}
-        for name, definition in config.tables.items():
-            # Before any table is made: an error leaves no empty one.
-            changelog = self._streams[definition.stream].changelog
-            with applying(name):
-                check_start(spark, config, definition, changelog)
-        for name, definition in config.tables.items():
-            with applying(name):
-                retention = config.streams[definition.stream].retention
-                folder = paths.table_folder(config.warehouse, name)
-                open_table = partial(Table, spark, folder, definition, retention=retention)
-                self._tables[name] = open_table()
-                changelog = self._streams[definition.stream].changelog
-                if is_to_start(self._tables[name], definition, changelog):
-                    self._copy_base(self._tables[name], definition)
-                    self._tables[name] = open_table()
-        self._config, self._recording = config, threading.Lock()
+        self._tables = OpenTables(config.tables, self._check_start, self._open_table, table_ports)
+        self._upkeep: dict[str, tuple[Table | None, Maintenance]] = {}
+        self._recording = threading.Lock()
         changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
         self._applies = Applies(
             *(spark, config, self._tables, changelogs, ports, job_log, merge_few),
-            Listener(self._record, lambda event: self._on_event(event), on_step),
+            Listener(self._record, lambda event: self._on_event(event), on_step, table_ports),
         )
         self._report()
 
     def _report(self) -> None:
         """Report the states that this process has found."""
-        for name, table in self._tables.items():
+        for name, table in self._tables.going_on().items():
             self._job_log.on_table(name, table.table_state())
         for name, ingest in self._streams.items():
             if (newest := ingest.changelog.newest()) is not None:
                 progress = ingest.changelog.progress()
                 self._job_log.on_batch(name, progress, newest.offsets.end, None)
+
+    @property
+    def stopped(self) -> dict[str, ConnectorError]:
+        """The tables that are stopped, each with its error (RUN-3)."""
+        return self._applies.stopped
+
+    def _check_start(self, name: str) -> None:
+        """Check the base of a table before any table is made: an error leaves no empty one."""
+        definition = self._config.tables[name]
+        with applying(name):
+            changelog = self._streams[definition.stream].changelog
+            check_start(self._spark, self._config, definition, changelog)
+
+    def _open_table(self, name: str) -> Table:
+        """Open a table, or create it."""
+        self._check_start(name)
+        with active(self._spark):  # no query has run in this thread yet
+            return self._opened(self._config.tables[name])
+
+    def _opened(self, definition: TableDefinition) -> Table:
+        changelog = self._streams[definition.stream].changelog
+        retention = self._config.streams[definition.stream].retention
+        folder = paths.table_folder(self._config.warehouse, definition.name)
+        table = Table(self._spark, folder, definition, retention=retention)
+        if is_to_start(table, definition, changelog):
+            self._copy_base(table, definition)
+            table = Table(self._spark, folder, definition, retention=retention)
+        return table
 
     def _copy_base(self, table: Table, definition: TableDefinition) -> None:
         """Make a new table a copy of its base (EVO-9), and record the job."""
@@ -112,15 +131,17 @@ class Pipeline:
         )
 
     def run_once(self, stop: threading.Event | None = None) -> None:
-        """Ingest every stream to its present end, then apply every table, unless `stop` is set."""
-        stop, upkeep = stop or threading.Event(), self._upkeep()
+        """Ingest every stream to its present end, then apply every table, unless `stop` is set. At
+        the end, `stopped` has the tables that could not be applied.
+        """
+        stop = stop or threading.Event()
         for name, ingest in self._streams.items():
             if not stop.is_set():
                 once = partial(self._ingest_once, ingest, stop)
                 repeating(once, f"stream {name}", self._on_event, stop)
         self._applies.all(stop)
         for stream in self._streams:
-            self._maintain(upkeep, stop, stream)
+            self._maintain(stop, stream)
 
     def _ingest_once(self, ingest: StreamIngest, stop: threading.Event) -> None:
         if not ingest.is_at_end():
@@ -132,18 +153,23 @@ class Pipeline:
 
     def run(self, stop: threading.Event, is_replaced: Callable[[], bool] = lambda: False) -> None:
         """Ingest and apply until `stop` is set. Then apply everything that was ingested, unless
-        `is_replaced`: another pipeline goes on.
+        `is_replaced`: another pipeline goes on. `stopped` has the tables that could not be applied.
         """
-        upkeep = self._upkeep()
         try:
-            for name, ingest in self._streams.items():
-                start = partial(ingest.start, once=False)
-                repeating(start, f"stream {name}", self._on_event, stop)
-            self._applies.run(stop, self._check, partial(self._maintain, upkeep, stop))
-        finally:
-            for ingest in self._streams.values():
-                ingest.stop()
-        self._check(again=False)
+            try:
+                for name, ingest in self._streams.items():
+                    start = partial(ingest.start, once=False)
+                    repeating(start, f"stream {name}", self._on_event, stop)
+                self._applies.run(stop, self._check, partial(self._maintain, stop))
+            finally:
+                for ingest in self._streams.values():
+                    ingest.stop()
+            self._check(again=False)
+        except (BrokerError, DeliveryError):
+            # Kafka may be away for hours. Tables need not wait for it.
+            with suppress(BrokerError, DeliveryError):
+                self._applies.all(stop)
+            raise
         if not is_replaced():
             self._applies.all()
 
@@ -158,18 +184,25 @@ class Pipeline:
         self._job_log.on_batch(stream, progress, ends, seconds)
         self._applies.batch_logged(stream)
 
-    def _upkeep(self) -> dict[str, list[Maintenance]]:
-        """The maintenance of each stream: first that of its tables, then that of its changelog."""
-        return {
-            stream: [
-                *(self._upkeep_of_table(stream, name) for name in self._tables_of(stream)),
-                self._upkeep_of_changelog(stream),
-            ]
-            for stream in self._streams
-        }
+    def _upkeep_of(self, stream: str) -> Iterator[Maintenance]:
+        """The maintenance of a stream: first that of its tables, then that of its changelog."""
+        going_on = self._tables.going_on()
+        for name in self._tables_of(stream):
+            if (table := going_on.get(name)) is not None:
+                of_table = partial(self._upkeep_of_table, stream, name, table)
+                yield self._remembered(f"table {name}", table, of_table)
+        of_stream = partial(self._upkeep_of_changelog, stream)
+        yield self._remembered(f"stream {stream}", None, of_stream)
 
-    def _upkeep_of_table(self, stream: str, name: str) -> Maintenance:
-        table = self._tables[name]
+    def _remembered(
+        self, what: str, table: Table | None, make: Callable[[], Maintenance]
+    ) -> Maintenance:
+        """The maintenance of before, unless the table was opened again."""
+        if what not in self._upkeep or self._upkeep[what][0] is not table:
+            self._upkeep[what] = (table, make())
+        return self._upkeep[what][1]
+
+    def _upkeep_of_table(self, stream: str, name: str, table: Table) -> Maintenance:
         maintained = Maintained(
             new_commits=table.new_commits,
             oldest_commit_at=table.log.oldest_commit_at,
@@ -212,18 +245,16 @@ class Pipeline:
         bounds, paces = self._job_log.bounds(), self._job_log.paces()
         for stream, ingest in self._streams.items():
             progress = ingest.changelog.progress(with_frontier=False)
-            for name in self._tables_of(stream):
+            for name in self._tables.going_on().keys() & set(self._tables_of(stream)):
                 pace_s = pace_in_force(self._config.tables[name], bounds, paces)
                 within_us = round(LATE_PACES * pace_s * 1_000_000)
                 if progress.is_late(self._tables[name].table_state(), now, within_us):
                     return True
         return False
 
-    def _maintain(
-        self, upkeep: Mapping[str, list[Maintenance]], stop: threading.Event, stream: str
-    ) -> None:
+    def _maintain(self, stop: threading.Event, stream: str) -> None:
         """Run the maintenance that is due. Its commits are made between two applies (TBL-15)."""
-        for maintenance in upkeep[stream]:
+        for maintenance in self._upkeep_of(stream):
             if not stop.is_set():
                 maintenance.after_round(self._ports[stream].now())
 
@@ -235,8 +266,11 @@ class Pipeline:
         """
         self._record_again(stream)
         before = now - self._config.streams[stream].retention.snapshot_s * 1_000_000
+        of_stream, going_on = set(self._tables_of(stream)), self._tables.going_on()
         versions = {
-            table: self._tables[table].log.version_at(before) for table in self._tables_of(stream)
+            name: table.log.version_at(before)
+            for name, table in going_on.items()
+            if name in of_stream
         }
         oldest = {table: version for table, version in versions.items() if version is not None}
         self._job_log.forget_cuts(stream, oldest, self._kept_cut(stream, now))
@@ -258,18 +292,19 @@ class Pipeline:
 
     def _kept_cut(self, stream: str, now: int) -> CutRecord | None:
         """The newest cut, if each table was in it less than `NEWEST_CUT_KEPT_US` ago, or is."""
-        cut = self._cuts[stream]
+        cut, going_on = self._cuts[stream], self._tables.going_on()
         left = (
-            self._tables[name].superseded_at(version)
+            going_on[name].superseded_at(version)
             for name, version in (cut.versions if cut else {}).items()
-            if name in self._tables
+            if name in going_on
         )
         return cut if all(at is None or now - at < NEWEST_CUT_KEPT_US for at in left) else None
 
     def _clean_changelog(self, stream: str, now: int) -> Work:
-        ingest = self._streams[stream]
-        states = [self._tables[name].table_state() for name in self._tables_of(stream)]
-        covered = min((state.needed_to_batch for state in states), default=None)
+        ingest, covered = self._streams[stream], None
+        if not self._has_stopped(stream):  # a stopped table may need every batch
+            states = [self._tables[name].table_state() for name in self._tables_of(stream)]
+            covered = min((state.needed_to_batch for state in states), default=None)
         ingest.remove_old_rows(covered, now)
         return ingest.changelog.clean()
 
@@ -285,8 +320,14 @@ class Pipeline:
             name for name, definition in self._config.tables.items() if definition.stream == stream
         ]
 
+    def _has_stopped(self, stream: str) -> bool:
+        """Whether a table of the stream is stopped."""
+        return not self._tables.stopped.keys().isdisjoint(self._tables_of(stream))
+
     def _record(self, stream: str, cut: Cut, reached: Mapping[str, AtVersion]) -> None:
         """Record the cut if all tables of the stream are at it, or were in `reached` (TBL-17)."""
+        if self._has_stopped(stream):
+            return
         newest = {
             name: reached[name] if name in reached else self._tables[name].newest()
             for name in self._tables_of(stream)
@@ -316,6 +357,8 @@ class Pipeline:
         Then the files of the versions recorded before can be deleted (TBL-15, TBL-17).
         """
         recorded = self._cuts[stream]
+        if self._has_stopped(stream):
+            return
         newest = {name: self._tables[name].newest() for name in self._tables_of(stream)}
         if recorded is None or recorded.versions.keys() != newest.keys():
             return

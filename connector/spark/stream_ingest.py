@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -37,6 +38,9 @@ ASK_EVERY_S: Final = 60.0
 bound.
 """
 MIN_ASK_EVERY_S: Final = 1.0
+_STOPS_SLOWLY: Final = "failed to stop within"
+AWAY_AFTER_S: Final = 10.0
+"""If Kafka gives no answer for so long, the query ends, and begins again when Kafka is back."""
 
 
 class _StoppedError(Exception):
@@ -259,7 +263,19 @@ class StreamIngest:
         if self._query is not None:
             with self._in_flight:
                 self._stopping = True
-            self._query.stop()
+            self._stop_query(self._query)
+
+    @staticmethod
+    def _stop_query(query: StreamingQuery) -> None:
+        """Stop the query, however long Kafka's client waits for an answer."""
+        while True:
+            try:
+                query.stop()
+            except Py4JJavaError as error:
+                if _STOPS_SLOWLY not in str(error):
+                    raise
+            else:
+                return
 
     def _ask_every_s(self) -> float:
         bounds = bounds_in_force(self._tables, self._bounds()).values()
@@ -268,6 +284,7 @@ class StreamIngest:
     def _ask_regularly(self, stopped: threading.Event) -> None:
         """Take requests, check transactions and refresh the states, until `stopped` is set."""
         waited_s = pause_s = 0.0
+        away_since: float | None = None
         with in_pool(self._spark, Pool.INGEST):
             while not stopped.wait(pause_s):
                 waited_s += pause_s
@@ -277,13 +294,17 @@ class StreamIngest:
                     every_s = self._ask_every_s()
                     if waited_s >= every_s:
                         self.refresh()
-                        waited_s = 0.0
+                        waited_s, away_since = 0.0, None
                     # Operators may change the bound during the pause.
                     pause_s = min(every_s - waited_s, look_every_s(self._config.warehouse))
-                except (BrokerError, TopicError):
-                    # Without an answer the states only grow older. The query itself reports the
-                    # problem with Kafka.
-                    pause_s = max(pause_s, MIN_ASK_EVERY_S)
+                except (BrokerError, TopicError) as error:
+                    # Without an answer the states only grow older. The query itself would report
+                    # the problem after minutes.
+                    now, pause_s = time.monotonic(), MIN_ASK_EVERY_S
+                    away_since = now if away_since is None else away_since
+                    if isinstance(error, BrokerError) and now - away_since > AWAY_AFTER_S:
+                        self._failure = self._failure or error
+                        return
                 except BaseException as error:  # noqa: BLE001, `check` raises it in another thread
                     if not stopped.is_set():
                         self._failure = self._failure or error

@@ -1,7 +1,8 @@
-"""Reads the commits of a Delta table from its log (TBL-10, TBL-14).
+"""Reads the commits of a Delta table from its log (TBL-10, TBL-14, RUN-3).
 
 Every commit of lowmark has the state of its table as JSON in `userMetadata`, also commits of
-maintenance. A newest commit without it was made by another program.
+maintenance. A commit without it was made by another program. If it changes no row, the state before
+it stays in force: `connector.state.other_commits` says which commits these are.
 
 This is the only reader of commits. `connector.spark` passes a function that reads files with
 Hadoop, and `connector.lake` one that reads them with deltalake.
@@ -11,10 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
-from connector.state.damage import log_damaged, reading
+from connector.state.damage import Foreign, log_damaged, reading
 from connector.state.log_damage import (
     IS_EMPTY,
     IS_MISSING,
@@ -24,8 +26,11 @@ from connector.state.log_damage import (
     commit_file,
 )
 from connector.state.maintenance_schedule import CommitCount
+from connector.state.other_commits import TableForm, changes_no_row
 
 _RESTORE: Final = "RESTORE"
+_SEARCHED: Final = 200
+"""Up to this many commits are searched for the last good version."""
 _NEVER: Final = 2**63
 """Greater than any version."""
 
@@ -33,7 +38,10 @@ _NEVER: Final = 2**63
 @dataclass(frozen=True, slots=True)
 class Commit:
     """One commit: its version, its time (microseconds), Delta's name of the operation, and the
-    metadata of lowmark. None: it is not a commit of lowmark.
+    metadata of lowmark that is in force at its version. None: another program changed rows.
+
+    `is_own`: lowmark made the commit. If it did not, `stored` is that of the version before it, or
+    of the version that it restored.
 
     `files` counts the files that it added and removed. `added` are the added files as Delta's JSON.
     `removed` are the paths of the files that it removed, or in which it marked rows as deleted.
@@ -46,6 +54,11 @@ class Commit:
     files: CommitCount
     added: tuple[str, ...]
     removed: frozenset[str]
+    is_own: bool
+    form: TableForm
+    keeps_rows: bool
+    restores: int
+    """The version that the commit restored. `_NEVER`: it is no restore."""
 
     @property
     def description(self) -> str:
@@ -61,6 +74,8 @@ class Commits:
 
     def __init__(self, path: str, read: Callable[[str], str | bytes | None]) -> None:
         self.path, self._content = path, read
+        # The last commit of another program, with the metadata in force, and whose it is.
+        self._remembered: tuple[Commit, Mapping[str, Any], Commit] | None = None
 
     def at(self, version: int) -> Commit | None:
         """A commit. None: it does not exist, or no longer exists. Raises `TableError` if its file
@@ -68,6 +83,23 @@ class Commits:
 
         A restore to a version of lowmark, as remedies suggest, has the metadata of that version.
         """
+        commit = self._alone(version)
+        if commit is None or commit.is_own:
+            return commit
+        return replace(commit, stored=self._in_force(commit)[0])
+
+    def foreign(self, version: int) -> Foreign | None:
+        """The commit that changed rows, if that is why a version has no metadata in force."""
+        commit = self._alone(version)
+        stored, culprit = (None, None) if commit is None else self._in_force(commit)
+        if culprit is None or stored is not None:
+            return None
+        before = islice(self.back_from(culprit.version - 1), _SEARCHED)
+        good = next((commit.version for commit in before if commit.stored is not None), None)
+        return Foreign(culprit.description, good)
+
+    def _alone(self, version: int) -> Commit | None:
+        """A commit as `at`, with its own metadata only."""
         content = self._content(commit_file(version))
         if content is None:
             return None
@@ -76,13 +108,47 @@ class Commits:
             damage = LogDamage(commit_file(version), IS_NO_JSON if lines else IS_EMPTY)
             raise log_damaged(self.path, damage)
         with reading(self.path, f"Commit {version}"):
-            infos = (action["commitInfo"] for action in actions if "commitInfo" in action)
-            info: Mapping[str, Any] = next(infos, {})
-            stored = stored_in(info)
-            if stored is None and (restored := _restored_version(info)) < version:
-                commit = self.at(restored)
-                stored = None if commit is None else commit.stored
-            return _commit(version, info, stored, actions, lines)
+            return _commit(version, actions, lines)
+
+    def _in_force(self, newest: Commit) -> tuple[Mapping[str, Any] | None, Commit]:
+        """The metadata in force at a commit, and the commit that has it. Without any, it is the
+        commit that changed rows.
+        """
+        commit, formed, remembered = newest, list[Commit](), self._remembered
+        stored: Mapping[str, Any] | None
+        while not commit.is_own:
+            if remembered is not None and remembered[0] == commit:
+                stored, base = remembered[1:]
+                break
+            if commit.restores < commit.version:
+                restored = self.at(commit.restores)
+                stored, base = None if restored is None else restored.stored, commit
+                break
+            before = self._alone(commit.version - 1) if commit.keeps_rows else None
+            if before is None:
+                return None, commit
+            formed += [commit] if commit.form.is_given else []
+            commit = before
+        else:
+            stored, base = commit.stored, commit
+        if stored is None:
+            return None, base
+        if formed:
+            form = self._form_at(base.version)
+            for commit in formed:
+                if not commit.form.is_that_of(form):
+                    return None, commit
+        self._remembered = (newest, stored, base)
+        return stored, base
+
+    def _form_at(self, version: int) -> TableForm:
+        """The form of the table at a version: that beside its commit, or else that of the newest
+        commits that have it.
+        """
+        form = TableForm.from_checksum(self._content(f"{version:020}.crc"))
+        while not form.is_whole and version >= 0 and (commit := self._alone(version)) is not None:
+            form, version = form.or_else(commit.form), version - 1
+        return form
 
     def back_from(self, version: int) -> Iterator[Commit]:
         """A commit and those before it, the newest first, until one is missing."""
@@ -92,9 +158,10 @@ class Commits:
 
     def of_lowmark(self, version: int) -> Iterator[Commit]:
         """The commits of lowmark up to a version, the newest first, without restores."""
-        for commit in self.back_from(version):
-            if commit.stored is not None and commit.operation != _RESTORE:
+        while version >= 0 and (commit := self._alone(version)) is not None:
+            if commit.is_own:
                 yield commit
+            version -= 1
 
     def changed_between(self, after: int, to: int) -> dict[str, str | None]:
         """The paths of files that the versions `(after, to]` removed, or in which they marked rows
@@ -149,12 +216,11 @@ def _restored_version(info: Mapping[str, Any]) -> int:
 
 
 def _commit(
-    version: int,
-    info: Mapping[str, Any],
-    stored: Mapping[str, Any] | None,
-    actions: Sequence[Mapping[str, Any]],
-    lines: Sequence[str | bytes],
+    version: int, actions: Sequence[Mapping[str, Any]], lines: Sequence[str | bytes]
 ) -> Commit:
+    infos = (action["commitInfo"] for action in actions if "commitInfo" in action)
+    info: Mapping[str, Any] = next(infos, {})
+    stored = stored_in(info)
     at = int(info.get("timestamp", 0)) * 1000
     added, removed = (
         {
@@ -176,4 +242,10 @@ def _commit(
         if "add" in action
     )
     operation = str(info.get("operation", ""))
-    return Commit(version, at, operation, stored, files, adds, frozenset(removed))
+    return Commit(
+        *(version, at, operation, stored, files, adds, frozenset(removed)),
+        is_own=stored is not None,
+        form=TableForm.from_actions(actions),
+        keeps_rows=operation != _RESTORE and changes_no_row(actions),
+        restores=_restored_version(info),
+    )

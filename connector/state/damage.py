@@ -5,9 +5,9 @@ disk (TBL-14).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from connector import warehouse as paths
 from connector.errors import TableError
@@ -22,6 +22,16 @@ from connector.errors.tables import (
 )
 from connector.state.log_damage import LogDamage
 from connector.state.store_errors import store_error
+
+
+class Foreign(NamedTuple):
+    """The newest commit of another program that changed rows, as text, and the last good version
+    before it. None: it is not known.
+    """
+
+    commit: str
+    last_good: int | None
+
 
 _FULL: Final = (
     *("No space left on device", "Disk quota exceeded"),
@@ -149,10 +159,19 @@ def reading(path: str, what: str = "The metadata of the newest commit") -> Itera
 
 
 def check_owner(
-    path: str, what: str, name: str, stored: Mapping[str, Any] | None, commit: str = ""
+    path: str,
+    what: str,
+    name: str,
+    stored: Mapping[str, Any] | None,
+    foreign: Callable[[], Foreign | None],
 ) -> None:
-    """Raise `TableError` unless `stored`, of the newest commit, is of this "stream" or "table"."""
+    """Raise `TableError` unless `stored`, which is in force at the newest commit, is of this
+    "stream" or "table". `foreign` finds the commit that changed rows, for the error.
+    """
     if stored is None or stored.get(what) != name:
         is_table = what == "table"
         otherwise = "rebuild it from the changelog" if is_table else "use another warehouse"
-        raise commit_foreign(path, commit, f"{what} {name}", f", or {otherwise}", **{what: name})
+        commit, last_good = foreign() or ("", None)
+        raise commit_foreign(
+            *(path, commit, f"{what} {name}", f", or {otherwise}"), last_good, **{what: name}
+        )

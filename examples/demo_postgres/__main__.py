@@ -60,8 +60,6 @@ class Demo(Scenes):
     jars: JarStore
     server: postgres.Postgres
     shop: Shop
-    restarts_left: int = 0
-    """How often `connector run` may end. It may not before the broker is killed."""
 
     def run(self, stack: ExitStack) -> None:
         """Scenes 1 to 4. The stack ends the parts."""
@@ -144,7 +142,6 @@ class Demo(Scenes):
         self.pipeline = self._command("run")
 
     def _kill_broker(self) -> None:
-        self.restarts_left = 3
         os.kill(self.broker.pid, signal.SIGKILL)
         self.broker = LocalBroker.start(self.folder / "broker", self.jars, port=self.broker.port)
 
@@ -204,17 +201,11 @@ class Demo(Scenes):
         self._wait_for(look, what)
 
     def _wait_for(self, look: Callable[[], bool], what: str) -> None:
-        """Wait, and start `connector run` again if it ends, as a service manager does: it ends if
-        Kafka is away for half a minute. Raises `DemoError` if it does not help.
-        """
+        """Raises `DemoError` if it takes too long, or if `connector run` has ended."""
         deadline = time.monotonic() + PATIENCE_S
         while not look():
             if self.pipeline.has_ended:
-                if not self.restarts_left:
-                    self.pipeline.finish()
-                self.restarts_left -= 1
-                self.pipeline = self._command("run")
-                say("connector run has ended without Kafka, and was started again")
+                self.pipeline.finish()
             if time.monotonic() > deadline:
                 raise DemoError(f"The tables have not shown {what} after {PATIENCE_S:g} s")
             time.sleep(POLL_S)

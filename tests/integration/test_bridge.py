@@ -568,7 +568,7 @@ def test_a_bridge_survives_the_loss_of_the_broker(tmp_path: Path) -> None:
         try:
             until(lambda: len(changes(config)) == 2)
             broker.kill()
-            until(lambda: "BRIDGE_RETRIES" in {event.code for event in events}, 120)
+            until(lambda: "WAITING" in {event.code for event in events}, 120)
             broker.restart()
             made.commit(("a", 2, {"n": "2"}), ("b", 1, None))
             # Some were not covered by a resume token, and come again.

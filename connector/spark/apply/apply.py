@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.envelope import DeadLetter
+from connector.errors import WriterConflictError
 from connector.records.model import MAX_LONG
 from connector.records.ordering import OrderBy
 from connector.spark.apply.blocked_rows import BlockedFrom, BlockedRows
@@ -58,6 +59,8 @@ KEPT_CHANGES: Final = 200_000
 """Up to this many changes are kept in memory between their analysis and the merge. More are read
 again.
 """
+_TRIES: Final = 5
+"""How often an apply begins, if other programs replace files of its table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,38 @@ def apply(
     `publish` delivers dead letters, or raises. `discarded` returns the ids of discarded ones, if
     rows are blocked (DLQ-3). `merge_few` merges few changes without Spark. Raises `TableError`,
     `WriterConflictError`, `DeliveryError`. The table is then unchanged.
+
+    If another program replaces files of the table meanwhile, without a change of rows, the apply
+    begins again (RUN-3).
     """
+    for left in reversed(range(_TRIES)):
+        before = table.newest()
+        try:
+            return _apply(
+                *(table, changelog, source, cut),
+                publish=publish,
+                on_step=on_step,
+                discarded=discarded,
+                merge_few=merge_few,
+            )
+        except WriterConflictError:
+            version, state = table.newest()
+            if not left or version == before[0] or state != before[1]:
+                raise
+    raise AssertionError
+
+
+def _apply(
+    table: Table,
+    changelog: Changelog,
+    source: str,
+    cut: Cut,
+    *,
+    publish: Callable[[Iterable[DeadLetter]], int],
+    on_step: Callable[[str], None],
+    discarded: Callable[[], frozenset[str]],
+    merge_few: MergeFew | None,
+) -> Applied | None:
     on_step("apply begun")
     (version, before), newest = table.newest(), changelog.newest()
     check_changelog(table, before, newest)

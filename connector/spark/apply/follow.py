@@ -50,8 +50,10 @@ class Definitions:
         declared: Mapping[str, TableDefinition],
         ports: DefinitionPorts,
         on_event: OnEvent,
+        on_stopped: Callable[[str, ConnectorError], None] = lambda name, error: None,
     ) -> None:
         self._declared, self._ports, self._on_event = declared, ports, on_event
+        self._on_stopped = on_stopped
         self.refused: dict[str, ConfigError | TableError] = {}
         """The errors of the tables that are stopped."""
         self._published: dict[str, int] = {}
@@ -84,11 +86,8 @@ class Definitions:
             if wanted is not None:
                 wanted = self._wanted(table, name, overrides, newest_batch())
         except (ConfigError, TableError) as error:
-            last = self.refused.get(name)
             self.refused[name] = error
-            if last is None or last.problem != error.problem:
-                text = f"its applies are stopped: {error.problem}. {error.remedy}"
-                self._on_event(warning(error.code, text, table=name))
+            self._on_stopped(name, error)
             return False
         self.refused.pop(name, None)
         if wanted is not None:

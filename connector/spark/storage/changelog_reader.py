@@ -198,8 +198,10 @@ class ChangelogReader:
             metadata = commit.stored
             if metadata is not None and metadata["ingest_batch"] <= after:
                 break
-            if metadata is None or commit.removed:
+            if metadata is None or commit.removed or (commit.added and not commit.is_own):
                 return None
+            if not commit.is_own:
+                continue
             if metadata["commit"] != "batch" or metadata["ingest_batch"] > to:
                 continue
             for action in commit.added:
@@ -228,6 +230,10 @@ class ChangelogReader:
             stored = commit.stored
             if stored is None or commit.removed or stored["ingest_batch"] != ingest_batch:
                 break
+            if not commit.is_own:
+                if commit.added:
+                    break
+                continue
             if stored["commit"] in ("batch", "closed_partitions"):
                 return commit.added
         actions = all_files(self.spark, self.path).actions()
@@ -273,7 +279,7 @@ class ChangelogReader:
         if commit is None:
             self.log.check_missing()
             return None
-        check_owner(self.path, "stream", self._stream, commit.stored, commit.description)
+        check_owner(self.path, "stream", self._stream, commit.stored, self.log.newest_foreign)
         return commit.stored
 
 

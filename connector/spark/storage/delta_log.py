@@ -21,7 +21,7 @@ from connector.config.storage import is_local
 from connector.spark.jvm import GONE
 from connector.spark.storage.files import newest_snapshot
 from connector.state.commits import Commit, Commits
-from connector.state.damage import log_missing
+from connector.state.damage import Foreign, log_missing
 from connector.state.log_damage import commit_file
 from connector.state.maintenance_schedule import CommitCount, removable_log_files
 
@@ -56,8 +56,8 @@ class DeltaLog(Commits):
         self._new_commits: dict[int, CommitCount] | None = None
 
     def newest(self) -> Commit | None:
-        """The newest commit. None: there is no table. If a later commit is not one of lowmark, it
-        is that commit from then on. Raises `TableError` if its file is damaged.
+        """The newest commit. None: there is no table. If another program changed rows later, it is
+        that commit from then on. Raises `TableError` if its file is damaged.
         """
         if self._is_remote:
             return self._newest_listed()
@@ -97,7 +97,7 @@ class DeltaLog(Commits):
         return following
 
     def newest_stored(self) -> Mapping[str, Any] | None:
-        """The metadata of the newest commit. Empty: it is not one of lowmark. None: there is no
+        """The metadata in force at the newest commit. Empty: no metadata is. None: there is no
         table. Raises `TableError` if it is damaged, or only the log is missing.
         """
         commit = self.newest()
@@ -105,6 +105,11 @@ class DeltaLog(Commits):
             self.check_missing()
             return None
         return commit.stored or {}
+
+    def newest_foreign(self) -> Foreign | None:
+        """The commit that changed rows, if that is why the newest version has no metadata."""
+        commit = self.newest()
+        return None if commit is None else self.foreign(commit.version)
 
     def newest_of_lowmark(self) -> Commit | None:
         """The newest commit of lowmark, except restores, also behind foreign ones, if any."""
@@ -141,12 +146,13 @@ class DeltaLog(Commits):
         """Remove log files that are only needed for versions before `before` (microseconds).
         Returns the number of files.
 
-        Earlier versions in `readable` stay readable.
+        Earlier versions in `readable` stay readable. The newest commit of lowmark stays: later ones
+        of other programs have no metadata.
         """
         names = list(self._listed())
-        first_needed = self.version_at(before)
+        first_needed, own = self.version_at(before), self.newest_of_lowmark()
         if first_needed is not None:
-            first_needed = min([first_needed, *readable])
+            first_needed = min([first_needed, *readable, *([] if own is None else [own.version])])
         removable = removable_log_files(names, first_needed, max(_versions_in(names), default=-1))
         for name in removable[:_DELETED_AT_ONCE]:
             self._files.delete(self._path_of(self._folder, name), False)

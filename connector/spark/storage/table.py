@@ -128,7 +128,7 @@ class Table:
     def newest(self) -> tuple[int, TableState]:
         """The version of the newest commit, and its table state.
 
-        Raises `TableError` if it is not a commit of lowmark. Raises `WriterConflictError` if the
+        Raises `TableError` if another program changed rows. Raises `WriterConflictError` if the
         table was rebuilt, or its columns were changed, since it was opened.
         """
         version, table_state = self._own_newest()
@@ -140,8 +140,8 @@ class Table:
 
     def _own_newest(self) -> AtVersion:
         commit = self.log.newest()
-        stored, description = (commit.stored, commit.description) if commit else (None, "")
-        check_owner(self.path, "table", self._definition.name, stored, description)
+        stored = None if commit is None else commit.stored
+        check_owner(self.path, "table", self._definition.name, stored, self.log.newest_foreign)
         assert commit is not None
         assert stored is not None
         with reading(self.path):
