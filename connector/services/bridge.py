@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from connector.config.settings import find_stream
 from connector.errors import BrokerError, DeliveryError
@@ -14,8 +14,10 @@ from connector.events import OnEvent, info, log_event, warning
 from connector.services.surroundings import Surroundings
 
 if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig
+    from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.kafka.bridge.session import BridgeCounts
+
+_RUNNING: Final = "the bridge runs; stop with Ctrl-C or SIGTERM"
 
 
 def run_bridge(
@@ -29,52 +31,48 @@ def run_bridge(
 ) -> BridgeCounts:
     """Publish the records of the source of a stream as its changes.
 
-    You can kill the process at any moment and call `run_bridge` again: it goes on where it was. For
-    example: `run_bridge(load_config(source_tables=False), "shop", once=True)`.
+    You can kill the process at any moment and call it again: it goes on where it was. For example:
+    `run_bridge(load_config(source_tables=False), "shop", once=True)`.
 
     Args:
         config: A stream with a section `[streams.NAME.source]`.
         stream: The name of the stream. None: the only one.
-        once: Publish up to the end that each topic of the source has now, and return. Otherwise it
-            runs until `stop` is set, and waits for brokers and a registry that do not answer.
+        once: Publish up to the present end of each topic of the source, and return. Otherwise it
+            runs until `stop` is set, and waits for Kafka and a registry.
         skip: The id of a transaction that lacks events. It is published without them.
-        stop: Set it from another thread or from a signal handler.
-        on_event: Receives warnings and progress.
+        stop: Set it from another thread or a signal handler.
+        on_event: Receives events.
 
     Returns:
-        The numbers of published changes, of dead letters, and of records that were left out.
+        The numbers of changes, of dead letters, and of records that were left out.
 
     Raises:
         ConfigError: There is no such stream, or it has no source.
         TopicError: A topic is missing or was made again, or records were deleted too early.
         WriterConflictError: Another bridge of the stream began later. It goes on.
-        BrokerError, DeliveryError: With `once`, Kafka or the registry does not answer. Or it
-            refuses a request until a person has decided something.
-        ConnectorError: A table was truncated, or a row lacks a value, and the settings of the
-            source say to stop.
+        BrokerError, DeliveryError: With `once`, Kafka or the registry does not answer. Or a person
+            must decide, for example about rights.
+        ConnectorError: A truncation, or a row without a value, if the source has it as "stop".
     """
     from connector.kafka.bridge.claim import BridgeClaim
     from connector.kafka.bridge.session import BridgeCounts, BridgeSession
 
-    of_stream = find_stream(config, stream)
-    if of_stream.source is None:
-        raise source_missing(of_stream.name)
-    counts, until = BridgeCounts(), stop or threading.Event()
-    claim = BridgeClaim(config.kafka, of_stream.topic)
-    where, has_begun = "the bridge", False
-    surroundings = Surroundings(where, until, on_event, fails_fast=once, stream=of_stream.name)
+    of_stream = _with_source(config, stream)
+    counts, claim = BridgeCounts(), BridgeClaim(config.kafka, of_stream.topic)
+    until = stop or threading.Event()
+    name, has_begun = of_stream.name, once
+    surroundings = Surroundings("the bridge", until, on_event, fails_fast=once, stream=name)
 
     def warn(code: str, text: str) -> None:
-        on_event(warning(code, f"{where}: {text}", stream=of_stream.name))
+        on_event(warning(code, f"the bridge: {text}", stream=name))
 
     while not until.is_set():
         try:
             with ExitStack() as stack:
                 session = BridgeSession(config, of_stream, claim, counts, warn, stack)
                 surroundings.are_there()
-                if not has_begun and not once:
-                    text = f"{where} runs; stop with Ctrl-C or SIGTERM"
-                    on_event(info("BRIDGE_RUNNING", text, stream=of_stream.name))
+                if not has_begun:
+                    on_event(info("BRIDGE_RUNNING", _RUNNING, stream=name))
                 has_begun = True
                 session.run(until.is_set, once=once, skip=skip)
             break
@@ -82,6 +80,13 @@ def run_bridge(
             if not surroundings.outlived(error):
                 raise
     return counts
+
+
+def _with_source(config: ConnectorConfig, stream: str | None) -> StreamConfig:
+    of_stream = find_stream(config, stream)
+    if of_stream.source is None:
+        raise source_missing(of_stream.name)
+    return of_stream
 
 
 @contextmanager

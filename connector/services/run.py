@@ -131,8 +131,7 @@ def run(
         ConfigError: No stream is configured, or Spark cannot be given a Kafka setting, or the
             warehouse is a folder that the hosts of a cluster may not share.
         WriterConflictError: Another process, or another call of this one, runs the same stream.
-        ConnectorError: Kafka, the registry or the warehouse cannot be used; each error names its
-            remedy. Nothing is lost.
+        ConnectorError: Kafka, the registry or the warehouse cannot be used. Nothing is lost.
     """
     file, config = (config, config.config) if isinstance(config, ConfigFile) else (None, config)
     _check_has_streams(config)

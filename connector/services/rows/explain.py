@@ -153,8 +153,8 @@ def explain(
 ) -> RowHistory:
     """Say why a row is as it is. It needs no Java.
 
-    It reads the slot of the source table in the changelog, and the rejected records. So it takes
-    longer if the changelog is larger. If there are dead letters, it reads the dead-letter topic.
+    It reads the changes of the source table in the changelog, so it takes longer if that is larger.
+    If there are dead letters, it reads the dead-letter topic.
 
     For example: `explain(config, "orders", b"order-7").explanation.columns`.
 
@@ -162,8 +162,7 @@ def explain(
         config: It has the table.
         table: The name of the table.
         key: The row key, or the values of the key columns.
-        ask_kafka: Whether to read the dead-letter topic. If Kafka does not answer, the result says
-            so in `not_looked_at`.
+        ask_kafka: Whether to read the dead-letter topic. `not_looked_at` says if it failed.
 
     Returns:
         The history of the row; `is_known` is False if the key never existed.
