@@ -71,7 +71,7 @@ def of_read(warehouse: Path) -> object:
 
 
 def of_snapshot(warehouse: Path) -> object:
-    return sorted(map(repr, _snapshot(config(warehouse), "accounts").rows))
+    return sorted(map(repr, _snapshot(config(warehouse), "accounts")[1].rows))
 
 
 def of_explain(warehouse: Path) -> object:
@@ -213,11 +213,14 @@ def test_damage_is_reported_as_damage(warehouse: Path, path: str, what: str) -> 
 @pytest.mark.parametrize("what", ["0 bytes", "cut", "other bytes"])
 @pytest.mark.parametrize("path", READERS)
 def test_nothing_starts_on_a_damaged_log(tmp_path: Path, path: str, what: str) -> None:
-    """nothing_lost: Spark would read an empty commit as one without changes. No Kafka is asked."""
+    """nothing_lost: Spark would read an empty commit as one without changes. No Kafka is asked. Of
+    a run, a damaged table stops only itself (RUN-3).
+    """
     shutil.copytree(FOLDER, tmp_path / "w")
     file = max((tmp_path / "w" / path / "_delta_log").glob("*.json"))
     DAMAGES[what](file)
-    for start in (run, partial(rebuild, table="accounts")):
+    again = partial(rebuild, table="accounts")
+    for start in (again,) if path.startswith("tables/") else (run, again):
         with pytest.raises(TableError) as caught:
             start(config(tmp_path / "w"))
         assert caught.value.code == "TABLE_DAMAGED"

@@ -293,7 +293,7 @@ def test_a_table_that_another_program_committed_to_says_nothing_of_its_rows(tmp_
     """SUB-6, TBL-14: without the state of the table, each change would seem not to be applied."""
     copytree(FOLDER, tmp_path, dirs_exist_ok=True)
     config = replace(CONFIG, warehouse=str(tmp_path))
-    DeltaTable(str(tmp_path / "tables/accounts/data")).delete("id = 'none'")
+    DeltaTable(str(tmp_path / "tables/accounts/data")).delete("id = 'a'")
     table = DeltaTable(str(tmp_path / "tables/accounts/data"))
     table.alter.set_table_properties({"x.y": "z"}, raise_if_not_exists=False)
     with pytest.raises(TableError, match="does not belong to table accounts") as caught:
