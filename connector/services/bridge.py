@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from connector.config.settings import find_stream
-from connector.errors import BrokerError, DeliveryError
+from connector.errors import BrokerError, ConnectorError, DeliveryError
 from connector.errors.settings import source_missing
 from connector.events import OnEvent, info, log_event, warning
 from connector.services.surroundings import Surroundings
@@ -69,6 +69,7 @@ def run_bridge(
     while not until.is_set():
         try:
             with ExitStack() as stack:
+                _ask_registry(config, surroundings.away)
                 session = BridgeSession(config, of_stream, claim, counts, warn, stack)
                 surroundings.are_there()
                 if not has_begun:
@@ -87,6 +88,17 @@ def _with_source(config: ConnectorConfig, stream: str | None) -> StreamConfig:
     if of_stream.source is None:
         raise source_missing(of_stream.name)
     return of_stream
+
+
+def _ask_registry(config: ConnectorConfig, away: ConnectorError | None) -> None:
+    """Raise `BrokerError` if the registry did not answer, and does not now. A session asks it only
+    when it reads a record.
+    """
+    from connector.kafka.schema_registry import RegistryClient
+
+    if away is not None and away.code == "REGISTRY_UNREACHABLE" and config.registry is not None:
+        with RegistryClient(config.registry) as client:
+            client.schema(0)
 
 
 @contextmanager

@@ -165,13 +165,13 @@ def test_a_bridge_waits_for_a_registry_that_is_away(
         run_bridge(config, once=True)
     assert refused.value.code == "REGISTRY_UNREACHABLE"
     with running(config) as bridge:
-        until(lambda: "BRIDGE_RETRIES" in bridge.codes)
+        until(lambda: "WAITING" in bridge.codes)
         assert f"127.0.0.1:{port}" in bridge.events[-1].text
         with running_registry(avro.stub, port):
             until(lambda: len(read(config)) == 1)
-        retries = bridge.codes.count("BRIDGE_RETRIES")
+        retries = bridge.codes.count("WAITING")
         avro.send(2, text("n", "two"), text("more", "x"))
-        until(lambda: bridge.codes.count("BRIDGE_RETRIES") > retries)
+        until(lambda: bridge.codes.count("WAITING") > retries)
         with running_registry(avro.stub, port):
             until(lambda: len({change.row_key for change in read(config)}) == 2)
             made = {change.row_key: cells(change) for change in read(config)}
