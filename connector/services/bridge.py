@@ -59,8 +59,7 @@ def run_bridge(
 
     of_stream = _with_source(config, stream)
     counts, claim = BridgeCounts(), BridgeClaim(config.kafka, of_stream.topic)
-    until = stop or threading.Event()
-    name, has_begun = of_stream.name, once
+    until, name, has_begun = stop or threading.Event(), of_stream.name, once
     surroundings = Surroundings("the bridge", until, on_event, fails_fast=once, stream=name)
 
     def warn(code: str, text: str) -> None:
