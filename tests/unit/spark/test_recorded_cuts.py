@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+from connector.spark.open_tables import NO_PORTS, OpenTables
 from connector.spark.pipeline import Pipeline
 from connector.state.jobs import CutRecord
 
@@ -23,8 +24,9 @@ class _Table:
 
 def pipeline(recorded: CutRecord, added: list[CutRecord], meanwhile: Any) -> Any:
     made: Any = object.__new__(Pipeline)
+    table: Any = _Table(8, meanwhile)
     made._config = SimpleNamespace(tables={"t": SimpleNamespace(stream="s")})
-    made._tables = {"t": _Table(8, meanwhile)}
+    made._tables = OpenTables(["t"], lambda name: None, lambda name: table, NO_PORTS)
     made._ports = {"s": SimpleNamespace(now=lambda: 100)}
     made._job_log = SimpleNamespace(add_cut=added.append)
     made._recording, made._cuts = threading.Lock(), {"s": recorded}
