@@ -8,18 +8,18 @@ one after the other, on a copy of the table. Applies of the table wait for so lo
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks import machine, workload
-from benchmarks.report import Figure, finish, spread
+from benchmarks import workload
+from benchmarks.report import Figure
 from benchmarks.sparse import copied
-from benchmarks.stage import Stage, stage
-from benchmarks.truncate import BUCKETS, WARM_UP, Source
+from benchmarks.stage import Stage
+from benchmarks.truncate import BUCKETS, WARM_UP, Source, compare
 from benchmarks.workload import Shape, Workload
 from connector.spark.apply.alter import alter
 from connector.spark.storage.table import Table
@@ -57,22 +57,12 @@ def measured(at: Stage, rows: int, rounds: int) -> dict[str, list[float]]:
     return {name: values[WARM_UP:] for name, values in seconds.items()}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks alter")
-    parser.add_argument("--quick", action="store_true", help="a small table, one round, no bar")
-    chosen = parser.parse_args()
-    rows, rounds = (QUICK, 1) if chosen.quick else (FULL, 3)
-    print(*machine.facts(), sep="\n")
-    with stage() as at:
-        seconds = measured(at, rows, rounds)
-    for name, values in seconds.items():
-        print(spread(f"{rows} values, {name}", values, "s"), flush=True)
-    figures = [
+def figures(seconds: Mapping[str, list[float]]) -> list[Figure]:
+    return [
         Figure("alter_add_s", median(seconds["add"]), "<60"),
         Figure("alter_drop_s", median(seconds["drop"]), "<60"),
     ]
-    return finish(figures, validate_record=not chosen.quick)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(compare("alter", FULL, QUICK, measured, figures))

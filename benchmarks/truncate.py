@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -37,6 +38,11 @@ BUCKETS: Final = 16
 FULL, QUICK = 2_000_000, 100_000
 WARM_UP: Final = 1
 """Rounds in which the JVM compiles the code."""
+
+
+Measured = Callable[[Stage, int, int], dict[str, list[float]]]
+"""Returns the seconds of each act, by name, for so many rows and rounds."""
+Figures = Callable[[Mapping[str, list[float]]], list[Figure]]
 
 
 class Source:
@@ -102,17 +108,24 @@ def measured(at: Stage, rows: int, rounds: int) -> dict[str, list[float]]:
     return seconds
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks truncate")
+def compare(name: str, full: int, quick: int, measured: Measured, figures: Figures) -> int:
+    """Run a benchmark that measures the seconds of several acts on a table of so many rows, and
+    return its exit code.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks {name}")
     parser.add_argument("--quick", action="store_true", help="a small table, one round, no bar")
     chosen = parser.parse_args()
-    rows, rounds = (QUICK, 1) if chosen.quick else (FULL, 3)
+    rows, rounds = (quick, 1) if chosen.quick else (full, 3)
     print(*machine.facts(), sep="\n")
     with stage() as at:
         seconds = measured(at, rows, rounds)
-    for name, values in seconds.items():
-        print(spread(f"{rows} rows, {name}", values, "s"), flush=True)
-    figures = [
+    for act, values in seconds.items():
+        print(spread(f"{rows} rows, {act}", values, "s"), flush=True)
+    return finish(figures(seconds), validate_record=not chosen.quick)
+
+
+def figures(seconds: Mapping[str, list[float]]) -> list[Figure]:
+    return [
         Figure("truncate_in_order_s", median(seconds["in_order"]), "<3"),
         Figure("truncate_late_s", median(seconds["late"])),
         Figure("truncate_later_s", median(seconds["later"])),
@@ -122,8 +135,7 @@ def main() -> int:
             "<1.2",
         ),
     ]
-    return finish(figures, validate_record=not chosen.quick)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(compare("truncate", FULL, QUICK, measured, figures))

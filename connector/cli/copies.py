@@ -10,25 +10,20 @@ from pathlib import Path
 
 import click
 
+from connector.cli.load import format_option
 from connector.cli.parameters import MEMORY, config_of, json_option
 from connector.cli.terminal import Progress, err, escaped, out, show_event
 from connector.records.json_view import to_line
 from connector.records.views import view
 from connector.services.read import read
 from connector.services.rows.export import export as export_rows
-from connector.services.rows.files import FileFormat
 from connector.services.rows.reconcile import Difference, Reconciled
 from connector.services.rows.reconcile import reconcile as reconcile_rows
 from connector.text import counted
 
 SHOWN = 20
 
-_format = click.option(
-    "--format",
-    "file_format",
-    type=click.Choice(list(map(str, FileFormat))),
-    help="The format of the file. Default: the end of its name says it.",
-)
+_format = format_option("The format of the file. Default: the end of its name says it.")
 _snapshot = click.option(
     "--snapshot", is_flag=True, help="Use the newest consistent cut of all tables of the stream."
 )

@@ -10,7 +10,7 @@ from typing import Final, TextIO
 
 import click
 
-from connector.cli.parameters import MOMENT, RATE, config_of
+from connector.cli.parameters import MOMENT, RATE, Function, config_of
 from connector.cli.terminal import Progress, err, escaped, show_event
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
@@ -20,6 +20,12 @@ from connector.text import counted
 
 REPORT_EVERY_S: Final = 15.0
 REJECTED_SHOWN: Final = 20
+
+
+def format_option(text: str) -> Callable[[Function], Function]:
+    """Adds `--format`, the format of files of rows, as `file_format`."""
+    formats = click.Choice(list(map(str, FileFormat)))
+    return click.option("--format", "file_format", type=formats, help=text)
 
 
 @click.command()
@@ -39,12 +45,7 @@ REJECTED_SHOWN: Final = 20
         " table must be empty."
     ),
 )
-@click.option(
-    "--format",
-    "file_format",
-    type=click.Choice(list(map(str, FileFormat))),
-    help="The format of the files. Default: the end of each name says it.",
-)
+@format_option("The format of the files. Default: the end of each name says it.")
 @click.option(
     "--null",
     default="",

@@ -17,7 +17,12 @@ from connector.config.settings_reader import Form
 from connector.config.spark_settings import SparkConfig
 from connector.config.storage import StorageConfig, spelled, warehouse_fault
 from connector.errors import argument_invalid, shown_value
-from connector.errors.settings import stream_unknown, table_unknown, warehouse_unusable
+from connector.errors.settings import (
+    source_missing,
+    stream_unknown,
+    table_unknown,
+    warehouse_unusable,
+)
 from connector.records.field_types import Between, check_ranges
 from connector.records.model import MAX_INT
 from connector.sources.model import OnMissingValue, OnTruncate, SourceFormat
@@ -276,6 +281,16 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
     remedy = nearest(name, config.streams)
     remedy = remedy or f"add a section [streams.{name}] to the configuration"
     raise stream_unknown(name, one_of(config.streams), remedy)
+
+
+def find_source(
+    config: ConnectorConfig, name: str | None = None
+) -> tuple[StreamConfig, SourceConfig]:
+    """The stream of that name, and its source. Raises `ConfigError`, also if it has none."""
+    stream = find_stream(config, name)
+    if stream.source is None:
+        raise source_missing(stream.name)
+    return stream, stream.source
 
 
 def find_table(config: ConnectorConfig, name: str) -> TableDefinition:

@@ -5,10 +5,10 @@ so that every year is possible.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
 from connector.errors.tables import table_missing
@@ -20,6 +20,8 @@ from connector.tables.column_names import BOOKKEEPING
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+_Read = TypeVar("_Read")
 
 _CASTS: Final = {"timestamp": "Int64", "timestamp_ntz": "Int64", "date": "Int32"}
 """Delta's primitive types that are read as numbers, and Arrow's type of the number."""
@@ -132,35 +134,34 @@ def newest_foreign(path: str) -> Foreign | None:
     """The commit that changed rows, if that is why the newest version has no metadata. Raises
     `TableError`.
     """
-    delta = open_existing(path)
-    if delta is None:
-        return None
-    with explaining(path, "read"):
-        return commits_of(delta).foreign(delta.version())
+    return _of_newest(path, Commits.foreign)
 
 
 def other_commits(path: str) -> tuple[str, ...]:
     """The operations of other programs since the newest commit of lowmark, which changed no row.
     Raises `TableError`.
     """
-    delta = open_existing(path)
-    if delta is None:
-        return ()
-    with explaining(path, "read"):
-        commits = commits_of(delta).back_from(delta.version())
-        others = takewhile(lambda commit: not commit.is_own, commits)
-        operations = [commit.operation for commit in others]
-    return tuple(reversed(operations))
+
+    def operations(commits: Commits, version: int) -> list[str]:
+        others = takewhile(lambda commit: not commit.is_own, commits.back_from(version))
+        return [commit.operation for commit in others]
+
+    return tuple(reversed(_of_newest(path, operations) or ()))
 
 
 def newest_own_version(path: str) -> int | None:
     """The newest version of lowmark. None: it committed nothing. Raises `TableError`."""
+    newest = _of_newest(path, lambda commits, version: next(commits.of_lowmark(version), None))
+    return None if newest is None else newest.version
+
+
+def _of_newest(path: str, read: Callable[[Commits, int], _Read]) -> _Read | None:
+    """The result of `read` for the newest version. None: there is no table."""
     delta = open_existing(path)
     if delta is None:
         return None
     with explaining(path, "read"):
-        newest = next(commits_of(delta).of_lowmark(delta.version()), None)
-    return None if newest is None else newest.version
+        return read(commits_of(delta), delta.version())
 
 
 def commits_of(delta: DeltaTable) -> Commits:

@@ -314,6 +314,14 @@ class ProcessFigures:
     failing: Mapping[tuple[str, str], bool] = field(default_factory=dict)
     usage: Mapping[Series, float] = field(default_factory=dict)
 
+    def with_warning(self, code: str) -> ProcessFigures:
+        """Return the figures after a warning."""
+        return replace(self, warnings={**self.warnings, code: self.warnings.get(code, 0) + 1})
+
+    def with_error(self, code: str, at: int) -> ProcessFigures:
+        """Return the figures after an error at this time (µs)."""
+        return replace(self, errors={**self.errors, code: at})
+
     def with_job(self, job: Job) -> ProcessFigures:
         """Return the figures after a job."""
         jobs, failed, failing = dict(self.jobs), dict(self.failed), dict(self.failing)

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from connector.config.settings import find_stream
-from connector.errors import BrokerError, ConnectorError, DeliveryError
-from connector.errors.settings import source_missing
+from connector.config.settings import find_source
+from connector.errors import BrokerError, DeliveryError
 from connector.events import OnEvent, info, log_event, warning
 from connector.services.surroundings import Surroundings
 
 if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.config.settings import ConnectorConfig
     from connector.kafka.bridge.session import BridgeCounts
 
 _RUNNING: Final = "the bridge runs; stop with Ctrl-C or SIGTERM"
@@ -57,7 +56,7 @@ def run_bridge(
     from connector.kafka.bridge.claim import BridgeClaim
     from connector.kafka.bridge.session import BridgeCounts, BridgeSession
 
-    of_stream = _with_source(config, stream)
+    of_stream, _ = find_source(config, stream)
     counts, claim = BridgeCounts(), BridgeClaim(config.kafka, of_stream.topic)
     until, name, has_begun = stop or threading.Event(), of_stream.name, once
     surroundings = Surroundings("the bridge", until, on_event, fails_fast=once, stream=name)
@@ -68,7 +67,7 @@ def run_bridge(
     while not until.is_set():
         try:
             with ExitStack() as stack:
-                _ask_registry(config, surroundings.away)
+                surroundings.ask_registry(config.registry)
                 session = BridgeSession(config, of_stream, claim, counts, warn, stack)
                 surroundings.are_there()
                 if not has_begun:
@@ -80,24 +79,6 @@ def run_bridge(
             if not surroundings.outlived(error):
                 raise
     return counts
-
-
-def _with_source(config: ConnectorConfig, stream: str | None) -> StreamConfig:
-    of_stream = find_stream(config, stream)
-    if of_stream.source is None:
-        raise source_missing(of_stream.name)
-    return of_stream
-
-
-def _ask_registry(config: ConnectorConfig, away: ConnectorError | None) -> None:
-    """Raise `BrokerError` if the registry did not answer, and does not now. A session asks it only
-    when it reads a record.
-    """
-    from connector.kafka.schema_registry import RegistryClient
-
-    if away is not None and away.code == "REGISTRY_UNREACHABLE" and config.registry is not None:
-        with RegistryClient(config.registry) as client:
-            client.schema(0)
 
 
 @contextmanager

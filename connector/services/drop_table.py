@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from connector import warehouse as paths
 from connector.clock import now_us
 from connector.errors.settings import table_configured, table_unknown
-from connector.errors.tables import table_undeletable, table_unreadable
+from connector.errors.tables import table_undeletable
 from connector.services.load_config import who
 from connector.services.warehouses import warehouse_of
 from connector.state.overrides import APPLY_EVERY, MAX_STALENESS, Override
@@ -35,6 +35,7 @@ def orphaned_tables(config: ConnectorConfig) -> list[OrphanedTable]:
     """
     from pyarrow.fs import FileSelector, FileType
 
+    from connector.lake.checks import table_error
     from connector.lake.stores import files_at
 
     folder = paths.tables_folder(warehouse_of(config))
@@ -45,7 +46,7 @@ def orphaned_tables(config: ConnectorConfig) -> list[OrphanedTable]:
             if info.type == FileType.File and (name := info.path.lstrip("/").partition("/")[0]):
                 files.setdefault(name, []).append(info.size)
     except OSError as error:
-        raise table_unreadable("*", str(error)) from error
+        raise table_error(folder, "read", error) from error
     return [
         OrphanedTable(name, len(sizes), sum(sizes))
         for name, sizes in sorted(files.items())

@@ -80,11 +80,11 @@ class Metrics:
     @contextmanager
     def running(self) -> Iterator[None]:
         """The pipeline runs during the block."""
-        self._set(is_running=True)
+        self._change(lambda process: replace(process, is_running=True))
         try:
             yield
         finally:
-            self._set(is_running=False)
+            self._change(lambda process: replace(process, is_running=False))
 
     def noting(self, on_event: OnEvent) -> OnEvent:
         """Return a function that counts warnings and errors, and passes all events on."""
@@ -93,17 +93,14 @@ class Metrics:
             if event.level == "error":
                 self.failed(event.code)
             elif event.level == "warning":
-                with self._lock:
-                    warnings = self._process.warnings
-                    warnings = {**warnings, event.code: warnings.get(event.code, 0) + 1}
-                    self._process = replace(self._process, warnings=warnings)
+                self._change(lambda process: process.with_warning(event.code))
             on_event(event)
 
         return note
 
     def failed(self, code: str) -> None:
         """Note an error with this code."""
-        self._set(errors={**self._process.errors, code: now_us()})
+        self._change(lambda process: process.with_error(code, now_us()))
 
     def on_batch(
         self, stream: str, progress: Progress, ends: Mapping[int, int] | None, seconds: float | None
@@ -124,9 +121,9 @@ class Metrics:
 
     def on_job(self, job: Job) -> None:
         """Note a job of the history."""
-        with self._lock:
-            self._process = self._process.with_job(job)
-            if job.kind is JobKind.CLEAN_UP and job.table and not job.error:
+        self._change(lambda process: process.with_job(job))
+        if job.kind is JobKind.CLEAN_UP and job.table and not job.error:
+            with self._lock:
                 self._tables[job.table] = replace(self._tables[job.table], cleaned=job)
 
     @contextmanager
@@ -161,7 +158,7 @@ class Metrics:
         if is_local(warehouse):
             with suppress(OSError):
                 used[FREE_BYTES] = shutil.disk_usage(warehouse).free
-        self._set(usage={**self._process.usage, **used})
+        self._change(lambda process: replace(process, usage={**process.usage, **used}))
         bounds: Mapping[str, int] = {}
         with suppress(TableError):
             bounds = Overrides(warehouse).bounds()
@@ -197,6 +194,6 @@ class Metrics:
                 for table, of_table in of_tables.items():
                     self._tables[table] = replace(self._tables[table], letters=of_table)
 
-    def _set(self, **values: object) -> None:
+    def _change(self, act: Callable[[ProcessFigures], ProcessFigures]) -> None:
         with self._lock:
-            self._process = replace(self._process, **values)  # type: ignore[arg-type]
+            self._process = act(self._process)

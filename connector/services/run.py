@@ -217,11 +217,7 @@ class _Run:
             name: ports_of(self.config, stream, stack, self.on_event, self.counter)
             for name, stream in self.config.streams.items()
         }
-        away = self.surroundings.away
-        if away is not None and away.code == "REGISTRY_UNREACHABLE":
-            for of_stream in ports.values():
-                if of_stream.schema_by_id is not None:
-                    of_stream.schema_by_id(0)  # any answer will do
+        self.surroundings.ask_registry(self.config.registry)
         return ports
 
     def _run_pipeline(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from connector.errors import BrokerError, ConnectorError, DeliveryError
 from connector.events import OnEvent, info, warning
 from connector.text import duration
+
+if TYPE_CHECKING:
+    from connector.config.settings import RegistryConfig
 
 Done = TypeVar("Done")
 _FIRST_PAUSE_S: Final = 1.0
@@ -86,6 +89,17 @@ class Surroundings:
             self.away = None
             waited = duration(self._began_at - self._since)
             self._on_event(info("GOES_ON", f"{self._who} goes on after {waited}", **self._fields))
+
+    def ask_registry(self, registry: RegistryConfig | None) -> None:
+        """If the registry did not answer, ask it: work that begins does so only when it reads a
+        record. Raises `BrokerError`.
+        """
+        from connector.kafka.schema_registry import RegistryClient
+
+        is_away = self.away is not None and self.away.code == "REGISTRY_UNREACHABLE"
+        if is_away and registry is not None:
+            with RegistryClient(registry) as client:
+                client.schema(0)  # any answer will do
 
     def wait_for(self, act: Callable[[], Done]) -> Done | None:
         """Call `act` until its surroundings are there. None: `stop` was set."""

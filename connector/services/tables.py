@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from connector import warehouse as paths
 from connector.clock import now_us
-from connector.config.settings import find_stream, find_table
+from connector.config.settings import find_source, find_table
 from connector.dead_letters.ledger import LetterState
 from connector.errors import ConnectorError, argument_invalid
-from connector.errors.settings import source_missing
 from connector.events import OnEvent, log_event
 from connector.records.model import MAX_LONG
 from connector.services.load_config import who
@@ -235,7 +234,5 @@ def tables_of_topic(config: ConnectorConfig, stream: str, topic: str) -> list[So
     """
     from connector.kafka.bridge.checks import tables_in
 
-    source = find_stream(config, stream).source
-    if source is None:
-        raise source_missing(stream)
+    _, source = find_source(config, stream)
     return tables_in(config, source, topic)

@@ -4,6 +4,7 @@ its topic can see.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -164,6 +165,31 @@ class Live:
 
     def truth(self) -> dict[object, dict[str, object]]:
         return {row["id"]: row for row in truth(definition(), self.published)}
+
+
+@contextmanager
+def beside(act: Callable[[threading.Event], object], within_s: float = 120) -> Iterator[None]:
+    """Run `act` in a thread beside the block. At its end, the event is set. An error of `act` is
+    raised then.
+    """
+    stop, failures = threading.Event(), list[BaseException]()
+
+    def work() -> None:
+        try:
+            act(stop)
+        except BaseException as error:  # noqa: BLE001, it is raised in the other thread
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(within_s)
+    assert not thread.is_alive()
+    for failure in failures:
+        raise failure
 
 
 class Strict(Live):

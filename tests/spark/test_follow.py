@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -28,7 +28,7 @@ from connector.tables.definition import Column
 from connector.tables.values import DataType
 from connector.warehouse import table as table_path
 from tests.broker import NewTopic
-from tests.spark.live import Live
+from tests.spark.live import Live, beside
 from tests.spark.streams import account
 
 pytestmark = pytest.mark.systems
@@ -110,26 +110,11 @@ def is_whole(row: dict[str, object]) -> bool:
     )
 
 
-@contextmanager
-def running(file: Path, live: Live, events: list[Event]) -> Iterator[None]:
-    stop, failures = threading.Event(), list[BaseException]()
-
-    def work() -> None:
-        try:
-            run(ConfigFile(file, {}), spark=live.spark, stop=stop, on_event=events.append)
-        except BaseException as error:  # noqa: BLE001, raised below
-            failures.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(WAIT_S)
-    assert not thread.is_alive()
-    for failure in failures:
-        raise failure
+def running(file: Path, live: Live, events: list[Event]) -> AbstractContextManager[None]:
+    return beside(
+        lambda stop: run(ConfigFile(file, {}), spark=live.spark, stop=stop, on_event=events.append),
+        WAIT_S,
+    )
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:

@@ -6,12 +6,11 @@ import json
 import shutil
 import socket
 import subprocess
-import threading
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from connector.lake.state_reader import progress_of, table_state_of
 from connector.services import Metrics, run
 from connector.services.warehouses import warehouse_of
 from tests.broker import NewTopic
-from tests.spark.live import Live
+from tests.spark.live import Live, beside
 from tests.spark.streams import account
 from tests.unit.test_deploy import ALERTS, dashboard, of_lowmark, rules
 
@@ -61,25 +60,8 @@ def until(is_true: Callable[[], object]) -> None:
         time.sleep(0.2)
 
 
-@contextmanager
-def running(live: Live, metrics: Metrics) -> Iterator[None]:
-    stop, failed = threading.Event(), list[BaseException]()
-
-    def work() -> None:
-        try:
-            run(live.config, spark=live.spark, stop=stop, metrics=metrics)
-        except BaseException as error:  # noqa: BLE001, it is raised in the other thread
-            failed.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    if failed:
-        raise failed[0]
+def running(live: Live, metrics: Metrics) -> AbstractContextManager[None]:
+    return beside(lambda stop: run(live.config, spark=live.spark, stop=stop, metrics=metrics))
 
 
 def _free_port() -> int:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from connector import warehouse as paths
 from connector.errors.records import file_unwritable
@@ -24,7 +24,7 @@ from connector.tables.stored_definition import from_properties
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
 
-_AT_ONCE = 10_000
+_AT_ONCE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,7 @@ from connector.tables.values import Unreadable, view_of_value
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
+    from connector.lake.plain_table import PlainTable
     from connector.tables.definition import TableDefinition
     from connector.tables.keys import Key
 
@@ -118,7 +120,7 @@ def reconcile(
     definition, _ = from_properties(opened.properties)
     other = _copy(str(against), definition, file_format, null)
     names = other.maker.names
-    mine = _of_values(lambda: opened.select(names), other.maker, f"table {table}")
+    mine = _of_table(opened, other.maker, f"table {table}")
     mine, others = _counting((mine, other.rows), on_rows)
     counts = dict.fromkeys(("missing", "extra", "different", "repeated"), 0)
     rows, other_rows = _checksums(mine), _checksums(others)
@@ -159,32 +161,37 @@ def _copy(against: str, definition: TableDefinition, file_format: str | None, nu
         schema = opened.arrow_schema()
         check_columns(Path(against), schema, whole.names, whole.types, whole.key_names)
         maker = maker_of(schema.names)
-        return _Copy(maker, _of_values(lambda: opened.select(maker.names), maker, against))
+        return _Copy(maker, _of_table(opened, maker, against))
     file = describe_file(Path(against), file_format)
     maker = maker_of(file_columns(file, whole.names, whole.types, whole.key_names))
     unit = "row" if file.format is FileFormat.PARQUET else "line"
+    read = partial(file_rows, file, maker.names, maker.types, maker.key_names, null)
+    return _Copy(maker, _side(read, maker, convert_of(file), f"{against}, {unit}"))
+
+
+def _side(
+    numbered: Callable[[], Iterable[tuple[int, Sequence[object] | Misfit]]],
+    maker: RowMaker,
+    convert: Convert,
+    where: str,
+) -> _Side:
+    """The row keys and cells of rows with their numbers. A row that the table could not have is an
+    error.
+    """
 
     def rows() -> Iterator[_Row]:
-        read = file_rows(file, maker.names, maker.types, maker.key_names, null)
-        for number, values in read:
-            yield _read(maker, values, convert_of(file), f"{against}, {unit} {number}")
-
-    return _Copy(maker, rows)
-
-
-def _of_values(values: Callable[[], Iterator[Any]], maker: RowMaker, where: str) -> _Side:
-    def rows() -> Iterator[_Row]:
-        for number, row in enumerate(values(), 1):
-            yield _read(maker, row, of_arrow, f"{where}, row {number}")
+        for number, values in numbered():
+            row = values if isinstance(values, Misfit) else maker.read(values, convert)
+            if isinstance(row, Misfit):
+                raise row_not_comparable(f"{where} {number}", row.column, row.detail)
+            yield row
 
     return rows
 
 
-def _read(maker: RowMaker, values: Sequence[object] | Misfit, convert: Convert, where: str) -> _Row:
-    row = values if isinstance(values, Misfit) else maker.read(values, convert)
-    if isinstance(row, Misfit):
-        raise row_not_comparable(where, row.column, row.detail)
-    return row
+def _of_table(opened: PlainTable, maker: RowMaker, where: str) -> _Side:
+    rows = partial(opened.select, maker.names)
+    return _side(lambda: enumerate(rows(), 1), maker, of_arrow, f"{where}, row")
 
 
 def _counting(sides: tuple[_Side, _Side], on_rows: Callable[[int], None]) -> Iterator[_Side]:
