@@ -147,7 +147,7 @@ class StreamStatus(Viewed):
 
     def _partition_hints(self) -> Iterator[str]:
         if not self.ingest_batch:
-            yield "nothing was ingested yet: start ingest"
+            yield "nothing was ingested yet"
         elif self.low_watermark is None:
             yield (
                 "the low watermark is unknown, so no table is a consistent cut and no tombstone"
@@ -178,9 +178,7 @@ class StreamStatus(Viewed):
             return
         names = summarize_names([stall.stream_partition for stall in self.stalled])
         if self.stalls_unverified:
-            yield (
-                f"{names} stalled: ingest has not asked Kafka since then, so check that ingest runs"
-            )
+            yield (f"{names} stalled: ingest has not asked Kafka since then")
             return
         yield (
             f"{names} stalled: send heartbeats, or close the stream partitions that send no more"
@@ -228,7 +226,7 @@ class StreamStatus(Viewed):
 
     def _letter_hints(self) -> Iterator[str]:
         if self.dead_letters.under_way:
-            yield "replayed dead letters are not ingested yet: check that ingest runs"
+            yield "replayed dead letters are not ingested yet"
         if not self.dead_letters.is_known:
             yield (
                 "the ledger could not be read, so replayed and discarded dead letters are counted"

@@ -13,8 +13,10 @@ from connector import warehouse as paths
 from connector.clock import now_us
 from connector.dead_letters.ledger import NONE_SENT
 from connector.errors import BrokerError, TableError, TopicError, check_time
-from connector.records.views import Time, Viewed
+from connector.records.views import Shown, Time, Viewed
 from connector.reports.definition_status import cells_without_column, definition_hints
+from connector.reports.pipeline_status import PipelineStatus
+from connector.reports.reasons import Reason, reasons_of
 from connector.reports.stream_status import (
     NONE_OPEN,
     OpenLetters,
@@ -23,6 +25,7 @@ from connector.reports.stream_status import (
     stream_status,
 )
 from connector.reports.table_status import TableJobs, TablePace, TableStatus, table_status
+from connector.services.process import status_of_pipeline
 from connector.services.reload import refused_reload
 from connector.services.source_tables import followed_tables
 from connector.services.warehouses import warehouse_of
@@ -47,6 +50,7 @@ class StatusReport(Viewed):
 
     A stream or table that cannot be read is in `errors`, by its path, for example `tables.orders`.
     `reload_refused` says why the running pipeline did not take the newest configuration (EVO-8).
+    `pipelines` has the pipeline of each stream (RUN-1).
     """
 
     at: Time
@@ -54,6 +58,14 @@ class StatusReport(Viewed):
     tables: dict[str, TableStatus] = field(default_factory=dict)
     errors: dict[str, TableError] = field(default_factory=dict)
     reload_refused: list[str] = field(default_factory=list)
+    pipelines: dict[str, PipelineStatus] = field(default_factory=dict)
+
+    @property
+    def reasons(self) -> Shown[list[Reason]]:
+        """Why a person is needed, the most urgent first."""
+        return reasons_of(
+            self.pipelines, self.streams, self.tables, self.errors, self.reload_refused
+        )
 
 
 class _Reader:
@@ -81,6 +93,7 @@ class _Reader:
             for name in self._config.tables
         }
         for name, stream in self._config.streams.items():
+            self.report.pipelines[name] = status_of_pipeline(self._config, name, self.report.at)
             read = partial(logged_progress_of, self._warehouse, name, with_frontier=True)
             if (logged := self._try(f"streams.{name}", read)) is not None:
                 of_stream = {table: states[table] for table in self._config.tables_of(name)}

@@ -394,6 +394,7 @@ class Applies:
             # The try that lost executors had committed. How many changes it had is not known.
             applied = Applied(after, 0, after.letters - before.letters)
         if applied is None:
+            self._on_step(f"table {name}: nothing to apply")
             return False
         self.add_job(
             replace(
