@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from connector.records.views import Hidden, Shown, Time, Viewed, view_of_time
@@ -67,7 +67,7 @@ class PipelineStatus(Viewed):
 
     def _activities(self) -> Iterator[str]:
         if self.waiting is not None:
-            yield f"{text_of_waiting(self.waiting, self.now)}"
+            yield text_of_waiting(self.waiting, self.now)
         elif self.is_starting:
             yield "starting"
         if self.batches:
@@ -116,6 +116,7 @@ def pipeline_status(
     since = record.since
     if is_running is False:
         since = record.heartbeat_at if record.ended_at is None else record.ended_at
+        record = replace(record, is_starting=False, waiting=None, batches={}, applies={})
     return PipelineStatus(
         *(now, is_running, problem),
         host=record.host,

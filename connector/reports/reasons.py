@@ -13,7 +13,6 @@ from connector.reports.source_status import recent_two_producers
 from connector.reports.stream_status import StreamStatus
 from connector.reports.table_status import TableStatus
 from connector.state.jobs import failed_maintenance
-from connector.state.process import Failure
 from connector.state.stream_progress import NORMAL_US
 from connector.text import counted, duration, summarize_names
 
@@ -70,9 +69,17 @@ def reasons_of(
         errors: By path, why a stream or table cannot be read.
         reload_refused: Why the pipeline did not take its newest configuration.
     """
+    stopped = {name: why for it in pipelines.values() for name, why in it.stopped.items()}
+    unnamed = {
+        path: error for path, error in errors.items() if path.removeprefix("tables.") not in stopped
+    }
     reasons = [
         *_of_pipelines(pipelines),
-        *_of_errors(errors),
+        *_of_errors(unnamed),
+        *(
+            Reason("TABLE_STOPPED", f"table {name}", f"{why.code}: {why.text}")
+            for name, why in stopped.items()
+        ),
         *(Reason("RELOAD_REFUSED", "configuration", fault) for fault in reload_refused),
     ]
     for name, stream in streams.items():
@@ -85,9 +92,7 @@ def reasons_of(
 
 def _of_pipelines(pipelines: Mapping[str, PipelineStatus]) -> Iterator[Reason]:
     by_code: dict[tuple[str, str], list[str]] = {}
-    stopped: dict[str, Failure] = {}
     for stream, pipeline in pipelines.items():
-        stopped.update(pipeline.stopped)
         if pipeline.is_running is None:
             by_code.setdefault(("PIPELINE_UNKNOWN", pipeline.problem), []).append(stream)
         elif not pipeline.is_running and not pipeline.is_done:
@@ -98,8 +103,6 @@ def _of_pipelines(pipelines: Mapping[str, PipelineStatus]) -> Iterator[Reason]:
     for (code, text), names in by_code.items():
         kind = "stream" if len(names) == 1 else "streams"
         yield Reason(code, f"{kind} {summarize_names(names)}", text)
-    for table, why in stopped.items():
-        yield Reason("TABLE_STOPPED", f"table {table}", f"{why.code}: {why.text}")
 
 
 def _of_errors(errors: Mapping[str, TableError]) -> Iterator[Reason]:

@@ -189,7 +189,7 @@ def _failure(error: BaseException, at: int) -> Failure:
 
 
 def status_of_pipeline(config: ConnectorConfig, stream: str, now: int) -> PipelineStatus:
-    """Whether a pipeline runs for a stream, and what it does at the time `now` (µs)."""
+    """Return whether a pipeline runs for a stream, and what it does at the time `now` (µs)."""
     try:
         record = _read(paths.process(warehouse_of(config), stream))
     except (OSError, ValueError) as error:

@@ -15,7 +15,7 @@ from connector.dead_letters.ledger import NONE_SENT
 from connector.errors import BrokerError, TableError, TopicError, check_time
 from connector.records.views import Shown, Time, Viewed
 from connector.reports.definition_status import cells_without_column, definition_hints
-from connector.reports.pipeline_status import PipelineStatus
+from connector.reports.pipeline_status import PipelineStatus, pipeline_status
 from connector.reports.reasons import Reason, reasons_of
 from connector.reports.stream_status import (
     NONE_OPEN,
@@ -93,11 +93,17 @@ class _Reader:
             for name in self._config.tables
         }
         for name, stream in self._config.streams.items():
-            self.report.pipelines[name] = status_of_pipeline(self._config, name, self.report.at)
+            self.report.pipelines[name] = self._pipeline(name)
             read = partial(logged_progress_of, self._warehouse, name, with_frontier=True)
             if (logged := self._try(f"streams.{name}", read)) is not None:
                 of_stream = {table: states[table] for table in self._config.tables_of(name)}
                 self._read_stream(stream, logged, of_stream)
+
+    def _pipeline(self, stream: str) -> PipelineStatus:
+        for error in self.report.errors.values():
+            if error.code == "STORE_UNREACHABLE":  # do not wait for it again
+                return pipeline_status(None, self.report.at, unreadable=error.problem)
+        return status_of_pipeline(self._config, stream, self.report.at)
 
     def _read_stream(
         self, stream: StreamConfig, logged: LoggedProgress, states: Mapping[str, TableState | None]

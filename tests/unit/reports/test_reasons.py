@@ -229,7 +229,9 @@ def test_streams_of_one_pipeline_are_one_reason() -> None:
     (reason,) = reasons_of({"a": down, "b": down}, {}, {}, {}, ())
     assert reason.line == "PIPELINE_DOWN streams a, b: not running: no process has left a record"
     stopped = replace(PIPELINE, stopped={"u": FAILURE})
-    assert len(reasons_of({"a": stopped, "b": stopped}, {}, {}, {}, ())) == 1
+    unreadable = {"tables.u": commit_unreadable("w/u", "A commit", "x", "")}
+    both = reasons_of({"a": stopped, "b": stopped}, {}, {}, unreadable, ())
+    assert [reason.code for reason in both] == ["TABLE_STOPPED"], "the same table"
 
 
 @given(st.lists(st.sampled_from(CODES)))
