@@ -26,6 +26,10 @@ _JOBS: Final = {
     **dict.fromkeys(("stream", "misfits"), "string"),
     **dict.fromkeys(("files", "bytes", "live_bytes", "disk_bytes"), "int64"),
 }
+_ADDED: Final = dict.fromkeys(
+    ("rows_read", "bytes_read", "rows_written", "bytes_written", "deletes", "cpu_us"), "int64"
+)
+"""Columns that the history of an older version lacks."""
 _CUTS: Final = {
     **dict.fromkeys(("stream", "table"), "string"),
     **dict.fromkeys(
@@ -52,6 +56,7 @@ class History:
             [{**asdict(job), "kind": job.kind.value}],
             _JOBS,
             lambda: self._jobs_to_forget(job.ended_at),
+            added=_ADDED,
         )
 
     def add_cut(self, cut: CutRecord) -> None:
@@ -68,22 +73,29 @@ class History:
 
     def jobs(
         self,
-        table: str,
+        table: str | None = None,
         *,
         limit: int | None = None,
         kinds: Collection[JobKind] = tuple(JobKind),
+        since: int = 0,
     ) -> list[Job]:
-        """The jobs of a table, of some kinds, the newest first."""
-        wanted = ", ".join(quoted(kind.value) for kind in kinds)
-        condition = f'"table" = {quoted(table)} AND kind IN ({wanted}) ORDER BY ended_at DESC'
-        rows = select(self._jobs, condition if limit is None else f"{condition} LIMIT {limit}")
+        """The jobs of a table (None: of all tables and streams), of some kinds, that ended at
+        `since` or later, the newest first.
+        """
+        wanted = ", ".join(quoted(kind.value) for kind in kinds) or "''"
+        of_table = "true" if table is None else f'"table" = {quoted(table)}'
+        condition = f"{of_table} AND kind IN ({wanted}) AND ended_at >= {since}"
+        ordered = f"{condition} ORDER BY ended_at DESC"
+        rows = select(self._jobs, ordered if limit is None else f"{ordered} LIMIT {limit}")
         return [self._job(row) for row in rows]
 
-    def maintenance(self, *, table: str = "", stream: str = "") -> dict[JobKind, Job]:
-        """The newest job of each kind of maintenance, of a table or a changelog (JOB-1)."""
+    def newest(
+        self, kinds: Collection[JobKind] = MAINTENANCE, *, table: str = "", stream: str = ""
+    ) -> dict[JobKind, Job]:
+        """The newest job of each of these kinds, of a table or a stream (JOB-1)."""
         owner = _owner_condition(table, stream)
         newest = {}
-        for kind in MAINTENANCE:
+        for kind in kinds:
             condition = f"{owner} AND kind = {quoted(kind.value)} ORDER BY ended_at DESC LIMIT 1"
             for row in select(self._jobs, condition):
                 newest[kind] = self._job(row)
@@ -153,7 +165,8 @@ class History:
 
     def _job(self, row: Mapping[str, Any]) -> Job:
         with reading(self._jobs, "A row"):
-            return from_stored(Job, row)
+            # Rows of an older version have no values in added columns.
+            return from_stored(Job, {k: value for k, value in row.items() if value is not None})
 
     def _cut(self, common: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> CutRecord:
         with reading(self._cuts, "A row"):

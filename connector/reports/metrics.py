@@ -130,6 +130,10 @@ LETTER_AGE = _gauge(
     "stream_oldest_dead_letter_age_seconds", "Age of the oldest open dead letter.", "stream"
 )
 WITHHELD = _gauge("stream_withheld_releases", "Withheld releases of write streams.", "stream")
+AUDIT_AGE = _gauge("stream_audit_age_seconds", "Time since the last audit ended.", "stream")
+AUDIT_FAILED = _gauge(
+    "stream_audit_is_failed", "1 if the last audit proved that something is wrong.", "stream"
+)
 BRIDGE_LAG = _gauge("bridge_lag_offsets", "Source records that are not published.", "stream")
 BRIDGE_AGE = _gauge("bridge_heartbeat_age_seconds", "Age of its newest heartbeat.", "stream")
 
@@ -169,8 +173,8 @@ MAINTENANCE_FAILING = _gauge(
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """A stream: its newest progress, the offsets that ingest has read to, and the last answers of
-    Kafka.
+    """A stream: its newest progress, the offsets that ingest has read to, the last answers of
+    Kafka, and the last audit.
     """
 
     config: StreamConfig
@@ -181,6 +185,7 @@ class StreamFigures:
     refreshed_at: int | None = None
     letters: OpenLetters = NONE_OPEN
     bridge: BridgeStatus | None = None
+    audit: Job | None = None
 
     def answered(
         self, asked: EndOffsets, letters: OpenLetters, bridge: BridgeStatus | None
@@ -204,6 +209,9 @@ class StreamFigures:
         of_stream = (name,)
         if self.refreshed_at is not None:
             yield Sample(REFRESH_AGE, _age(self.refreshed_at, now), of_stream)
+        if self.audit is not None:
+            yield Sample(AUDIT_AGE, _age(self.audit.ended_at, now), of_stream)
+            yield Sample(AUDIT_FAILED, int(bool(self.audit.error)), of_stream)
         if self.asked is not None:
             for number, end in self.asked.ends.items():
                 yield Sample(LAG, max(0, end - self.read_to.get(number, 0)), (name, str(number)))

@@ -1,5 +1,5 @@
-"""Jobs: applies, rebuilds, runtime merges and maintenance (TBL-19), and the consistent cuts of all
-tables of a stream (TBL-17).
+"""Jobs: batches, applies, rebuilds, runtime merges, maintenance and audits (TBL-19, JOB-1), their
+sums by hour or day, and the consistent cuts of all tables of a stream (TBL-17).
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class JobKind(StrEnum):
     - A runtime merge is computed for one reader, and changes no table.
     - A compaction combines small files, and a clean-up removes files of old versions. They are
       maintenance of a table or of a changelog, and change no row (JOB-1).
+    - An audit checks a stream.
+    - A batch adds records to a changelog. It is not stored as a job: its commit has its figures.
     """
 
     APPLY = "apply"
@@ -40,6 +42,8 @@ class JobKind(StrEnum):
     RUNTIME_MERGE = "runtime_merge"
     COMPACTION = "compaction"
     CLEAN_UP = "clean_up"
+    AUDIT = "audit"
+    BATCH = "batch"
 
 
 MAINTENANCE: Final = (JobKind.COMPACTION, JobKind.CLEAN_UP)
@@ -47,21 +51,28 @@ MAINTENANCE: Final = (JobKind.COMPACTION, JobKind.CLEAN_UP)
 
 @dataclass(frozen=True, slots=True)
 class Job(Viewed):
-    """One apply, rebuild, runtime merge or maintenance. Times and watermarks are in microseconds.
+    """One job. Times and watermarks are in microseconds.
 
     - It used the batches after `from_batch` up to `to_batch`.
     - `changes` is the number of merged changes. It is 0, too, if executors were lost just after the
-      commit. `letters` is the number of changes that became dead letters.
+      commit. `letters` is the number of changes that became dead letters. Of a batch, these are the
+      changes that it logged, and the records that it rejected.
     - `watermark_before` and `watermark_after`: the table had every change with a smaller commit
       timestamp. None: unknown.
     - `misfits` names the columns that could not hold values of the merged changes, with the number
       of these values, for example `credit 1, limit 2` (EVO-11).
-    - `error` is empty if the job succeeded.
-    - `stream` is set for maintenance of a changelog. Then `table` is empty.
+    - `error` is empty if the job succeeded. Of an audit, it is what the audit has proved wrong.
+    - `stream` is set for batches, audits, and maintenance of a changelog. Then `table` is empty.
     - `files` is by how many files a compaction reduced their number, or the number of files that a
       clean-up removed. `bytes` is the number of bytes that were rewritten or removed.
     - `live_bytes` is the size of the newest version after a clean-up. `disk_bytes` also includes
       old versions and logs.
+    - `rows_read` is the number of offsets of a batch, and of rows that an audit read.
+    - `rows_written` and `bytes_written` are those of the files that a batch, an apply or a rebuild
+      added. `deletes` is the number of rows that an apply removed.
+    - `bytes_read` is what an apply or a rebuild read of changelog and table.
+    - `cpu_us` is the processor time of an apply or a rebuild: that of its tasks on executors, and
+      of the Python thread that ran it.
     """
 
     kind: JobKind
@@ -81,6 +92,12 @@ class Job(Viewed):
     bytes: int = 0
     live_bytes: int = 0
     disk_bytes: int = 0
+    rows_read: int = 0
+    bytes_read: int = 0
+    rows_written: int = 0
+    bytes_written: int = 0
+    deletes: int = 0
+    cpu_us: int = 0
 
     @property
     def duration_s(self) -> Shown[float]:

@@ -108,6 +108,8 @@ ROWS: list[tuple[str, list[tuple[str, str, list[tuple[str, str]]]]]] = [
                     ("lowmark_stream_open_transactions{}", "{{stream}} open"),
                 ],
             ),
+            ("Age of the last audit", "s", [("lowmark_stream_audit_age_seconds{}", "{{stream}}")]),
+            ("Failed audits", "none", [("lowmark_stream_audit_is_failed{}", "{{stream}}")]),
             ("Lag of bridges", "short", [("lowmark_bridge_lag_offsets{}", "{{stream}}")]),
             (
                 "Age of Kafka's answer",

@@ -104,6 +104,10 @@ def test_a_program_runs_reads_audits_and_operates_the_pipeline(live: Live, tmp_p
     assert found_status.streams["s"].ingest_batch == 2
     assert found_status.tables["accounts"].max_staleness_s == 3600
     assert [stream.is_proved for stream in audit(config)] == [True]
+    audited = status(config).streams["s"].last_audit
+    assert audited is not None, "JOB-1: the history has the verdict"
+    assert (audited.kind, audited.error, audited.to_batch) == ("audit", "", 2)
+    assert audited.rows_read >= 3
 
     letters = DeadLetters(config, "s")
     ((letter, _),) = letters.list()

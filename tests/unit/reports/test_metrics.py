@@ -107,6 +107,12 @@ def test_the_samples_of_a_stream() -> None:
     assert values["stream_oldest_dead_letter_age_seconds", "s"] == 600
     assert values["stream_withheld_releases", "s"] == 1
     assert values["stream_refresh_age_seconds", "s"] == 1
+    assert ("stream_audit_age_seconds", "s") not in values, "it was not audited"
+    audit = Job(JobKind.AUDIT, "", 0, 900 * S, stream="s", error="1 offset is lost")
+    for error, is_failed in ((audit.error, 1), ("", 0)):
+        audited = by_name(replace(asked, audit=replace(audit, error=error)).samples(NOW))
+        assert audited["stream_audit_age_seconds", "s"] == 100
+        assert audited["stream_audit_is_failed", "s"] == is_failed
 
     unknown = OpenLetters(99, 1, is_known=False)
     asked = asked.answered(EndOffsets(999 * S, {0: 5, 1: 9}), unknown, None)

@@ -4,7 +4,7 @@ memory.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -186,7 +186,7 @@ def test_the_last_clean_up_of_a_changelog_is_the_last_one_without_an_error(tmp_p
     """TBL-19, JOB-1"""
     before, history = apply_of(3), History(str(tmp_path))
     history.add_job(before)
-    assert history.maintenance(stream="s") == {}
+    assert history.newest(stream="s") == {}
     assert history.last_clean_up("one", "") is None
     after = replace(
         before,
@@ -203,8 +203,8 @@ def test_the_last_clean_up_of_a_changelog_is_the_last_one_without_an_error(tmp_p
     for job in (after, failed):
         history.add_job(job)
     assert history.jobs("one") == [before]
-    assert history.maintenance(stream="s") == {JobKind.CLEAN_UP: failed}
-    assert history.maintenance(table="one") == {}
+    assert history.newest(stream="s") == {JobKind.CLEAN_UP: failed}
+    assert history.newest(table="one") == {}
     assert history.last_clean_up("", "s") == after.started_at
 
 
@@ -218,3 +218,16 @@ def test_a_history_that_lacks_a_column_was_made_by_another_program(tmp_path: Pat
     with pytest.raises(TableError, match="It lacks the columns bytes, changes, ") as caught:
         History(str(tmp_path)).add_job(apply_of(3))
     assert caught.value.code == "COMMIT_FOREIGN"
+
+
+def test_a_history_of_an_older_version_gets_the_columns_that_it_lacks(tmp_path: Path) -> None:
+    """JOB-1: its jobs stay readable."""
+    before, history = apply_of(3, ended_at=8 * DAY), History(str(tmp_path))
+    old = {**asdict(before), "kind": "apply"}
+    small_tables.append(f"{tmp_path}/_connector/jobs", [old], lake_history._JOBS)
+    assert history.jobs("one") == [before]
+    audited = Job(JobKind.AUDIT, "", 1, 9 * DAY, stream="s", error="lost", rows_read=7)
+    history.add_job(audited)
+    assert history.jobs() == [audited, before]
+    assert history.newest((JobKind.AUDIT,), stream="s") == {JobKind.AUDIT: audited}
+    assert history.newest((JobKind.AUDIT,), stream="other") == {}
