@@ -6,13 +6,16 @@ Times and watermarks are in microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import groupby
 from typing import Any, Final
 
 from connector import warehouse as paths
+from connector.lake.checks import open_existing
+from connector.lake.plain_table import open_table
 from connector.lake.small_tables import append, delete, quoted, select
+from connector.state.commits import Commit
 from connector.state.damage import reading
 from connector.state.jobs import MAINTENANCE, CutRecord, Job, JobKind
 from connector.stored import from_stored
@@ -172,6 +175,50 @@ class History:
         with reading(self._cuts, "A row"):
             versions = {row["table"]: row["version"] for row in rows}
             return from_stored(CutRecord, {**common, "versions": versions})
+
+
+def batches(warehouse: str, stream: str, *, since: int = 0) -> Iterator[Job]:
+    """The batches of a stream that were committed at `since` or later, the newest first, as far as
+    the log of its changelog has them (JOB-1). Raises `TableError`.
+    """
+    path = paths.changelog(warehouse, stream)
+    if open_existing(path) is None:
+        return
+    later: tuple[Job, int, int] | None = None  # and all changes and rejected records up to it
+    newest = dict[int, tuple[int, int]]()
+    for commit in open_table(path).commits():
+        with reading(path, f"Commit {commit.version}"):
+            if (stored := commit.stored) is None or "progress" not in stored:
+                continue
+            progress = stored["progress"]
+            counts = progress["changes"], sum(progress["rejected"].values())
+            newest.setdefault(progress["ingest_batch"], counts)
+            if later is not None:
+                yield _with_counts(*later, counts)
+                later = None
+            if commit.committed_at < since:
+                return
+            batch = stored["ingest_batch"]
+            if stored.get("commit") == "batch" and batch in newest:
+                later = (_batch_of(stream, commit, stored), *newest.pop(batch))
+    if later is not None and later[0].to_batch == 1:
+        yield _with_counts(*later, (0, 0))
+
+
+def _batch_of(stream: str, commit: Commit, stored: Mapping[str, Any]) -> Job:
+    start, end = stored["start_offsets"], stored["end_offsets"]
+    return Job(
+        *(JobKind.BATCH, "", min(stored["topic_read_at"], commit.committed_at)),
+        *(commit.committed_at, stored["ingest_batch"] - 1, stored["ingest_batch"]),
+        stream=stream,
+        rows_read=sum(offset - start.get(number, 0) for number, offset in end.items()),
+        rows_written=commit.added_rows,
+        bytes_written=commit.files.added_bytes,
+    )
+
+
+def _with_counts(batch: Job, changes: int, rejected: int, before: tuple[int, int]) -> Job:
+    return replace(batch, changes=changes - before[0], letters=rejected - before[1])
 
 
 def _owner_condition(table: str, stream: str) -> str:

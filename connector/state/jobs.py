@@ -104,6 +104,64 @@ class Job(Viewed):
         return (self.ended_at - self.started_at) / 1_000_000
 
 
+class Period(StrEnum):
+    """The period of a sum of jobs, in UTC."""
+
+    HOUR = "hour"
+    DAY = "day"
+
+
+_PERIOD_US: Final = {Period.HOUR: 3_600_000_000, Period.DAY: 86_400_000_000}
+SUMMED: Final = (
+    *("changes", "letters", "deletes", "rows_read", "bytes_read", "rows_written"),
+    *("bytes_written", "cpu_us"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSum(Viewed):
+    """The sum of the jobs of a kind that ended in the period from `since` on (JOB-1).
+
+    `jobs` is their number, and `failed` that of those with an error. The other fields are sums of
+    the fields of `Job`.
+    """
+
+    since: Time
+    kind: JobKind
+    jobs: int = 0
+    failed: int = 0
+    duration_us: int = 0
+    changes: int = 0
+    letters: int = 0
+    deletes: int = 0
+    rows_read: int = 0
+    bytes_read: int = 0
+    rows_written: int = 0
+    bytes_written: int = 0
+    cpu_us: int = 0
+
+    def with_job(self, job: Job) -> JobSum:
+        """Return the sum with one more job."""
+        return replace(
+            self,
+            jobs=self.jobs + 1,
+            failed=self.failed + bool(job.error),
+            duration_us=self.duration_us + job.ended_at - job.started_at,
+            **{name: getattr(self, name) + getattr(job, name) for name in SUMMED},
+        )
+
+
+def sums_by(period: Period, jobs: Iterable[Job]) -> list[JobSum]:
+    """Return the sums of jobs by period and kind, the newest period first."""
+    sums = dict[tuple[int, JobKind], JobSum]()
+    for job in jobs:
+        since = job.ended_at - job.ended_at % _PERIOD_US[period]
+        key = (since, job.kind)
+        sums[key] = sums.get(key, JobSum(*key)).with_job(job)
+    kinds = list(JobKind)
+    return sorted(sums.values(), key=lambda row: (-row.since, kinds.index(row.kind)))
+
+
 @dataclass(frozen=True, slots=True)
 class CutRecord:
     """A consistent cut: the versions of the Delta tables of a stream at (`low_watermark`,
