@@ -122,9 +122,9 @@ class Metrics:
     def on_job(self, job: Job) -> None:
         """Note a job of the history."""
         self._change(lambda process: process.with_job(job))
-        if job.kind is JobKind.CLEAN_UP and job.table and not job.error:
+        if job.table:
             with self._lock:
-                self._tables[job.table] = replace(self._tables[job.table], cleaned=job)
+                self._tables[job.table] = self._tables[job.table].with_job(job)
 
     @contextmanager
     def refreshing(

@@ -135,6 +135,21 @@ ROWS: list[tuple[str, list[tuple[str, str, list[tuple[str, str]]]]]] = [
                 "short",
                 [("rate(lowmark_table_merged_changes_total{}[5m])", "{{table}}")],
             ),
+            (
+                "Removed rows",
+                "short",
+                [("rate(lowmark_table_removed_rows_total{}[5m])", "{{table}}")],
+            ),
+            (
+                "Written bytes a second",
+                "Bps",
+                [("rate(lowmark_table_written_bytes_total{}[5m])", "{{table}}")],
+            ),
+            (
+                "Processor seconds a second",
+                "none",
+                [("rate(lowmark_job_cpu_seconds_total{}[5m])", "{{kind}}")],
+            ),
             ("Consistent cut", "none", [("lowmark_table_is_consistent_cut{}", "{{table}}")]),
             (
                 "Dead letters and blocked rows",
