@@ -129,6 +129,8 @@ def _commands(report: StatusReport) -> Iterator[str]:
             yield f"connector partitions list {stream.name}"
         if stream.dead_letters.count:
             yield f"connector dead-letters list --stream {stream.name}"
+        if stream.last_audit is not None and stream.last_audit.error:
+            yield f"connector audit {stream.name}"
         if stream.write_streams.is_withheld:
             yield f"connector write-streams list {stream.name}"
     for of_table in report.tables.values():
@@ -174,6 +176,8 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         yield "dead letters", _dead_letters(stream)
     if (maintained := _maintained(stream.maintenance, stream.now)) is not None:
         yield "maintained", maintained
+    if (audit := stream.last_audit) is not None:
+        yield "audited", f"{_ago(stream.now, audit.ended_at)}{', failed' if audit.error else ''}"
     if stream.other_commits:
         yield "others", _other_commits(stream.other_commits)
     for hint in stream.hints:

@@ -19,6 +19,12 @@ PROVIDE_TRANSACTIONS: Final = (
 )
 """What follows from a row without a transaction, and the remedy."""
 
+ADD_KEY: Final = (
+    "Give the table a primary key. If it has one, it was renamed or dropped before Debezium had"
+    " read these rows: read it again with an incremental snapshot"
+)
+"""The remedy for rows without a key."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeStatus(Viewed):

@@ -29,7 +29,7 @@ from connector.services.process import status_of_pipeline
 from connector.services.reload import refused_reload
 from connector.services.source_tables import followed_tables
 from connector.services.warehouses import warehouse_of
-from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind
+from connector.state.jobs import MAINTENANCE, RECOMMENDED_OVER_S, Job, JobKind
 from connector.state.overrides import bound_in_force, pace_in_force
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
@@ -111,13 +111,16 @@ class _Reader:
         path, progress = f"streams.{stream.name}", logged.progress
         readable = {table: state for table, state in states.items() if state is not None}
         letters, of_tables = open_letters_of(self._config, stream, progress, readable)
+        jobs = self._newest_jobs(path, JobKind.AUDIT, stream=stream.name)
+        last_audit = jobs.pop(JobKind.AUDIT, None)
         self.report.streams[stream.name] = stream_status(
             *(stream, progress, self.report.at),
             dead_letters=replace(
                 letters,
                 uncounted_tables=tuple(table for table in states if table not in readable),
             ),
-            maintenance=self._maintenance(path, stream=stream.name),
+            maintenance=list(jobs.values()),
+            last_audit=last_audit,
             undefined_sources=self._undefined_sources(stream.name, progress),
             other_commits=self._other_commits(path, paths.changelog(self._warehouse, stream.name)),
         )
@@ -154,7 +157,9 @@ class _Reader:
                 self._config.streams[definition.stream].buffer_s,
             ),
             jobs=TableJobs(
-                last[0] if last else None, durations or (), self._maintenance(path, table=name)
+                last[0] if last else None,
+                durations or (),
+                list(self._newest_jobs(path, table=name).values()),
             ),
             dead_letters=dead_letters if progress else replace(dead_letters, is_known=False),
             waiting_changes=waiting or 0,
@@ -206,9 +211,10 @@ class _Reader:
 
         return self._try(path, partial(other_commits, table)) or ()
 
-    def _maintenance(self, path: str, **owner: str) -> list[Job]:
-        jobs = self._try(path, partial(self._history.maintenance, **owner))
-        return list(jobs.values()) if jobs else []
+    def _newest_jobs(self, path: str, *others: JobKind, **owner: str) -> dict[JobKind, Job]:
+        """The newest maintenance of each kind, and the newest job of `others`."""
+        kinds = (*MAINTENANCE, *others)
+        return self._try(path, partial(self._history.newest, kinds, **owner)) or {}
 
     def _try(self, path: str, read: Callable[[], _Read]) -> _Read | None:
         for error in self.report.errors.values():

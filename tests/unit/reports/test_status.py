@@ -706,6 +706,7 @@ def test_names_for_programs_are_stable() -> None:
     assert stream.keys() == {
         *(
             "bridge",
+            "last_audit",
             "topic_read_at",
             "open_transactions",
             "changes",
