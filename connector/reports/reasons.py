@@ -24,7 +24,7 @@ CODES: Final = (
     *("RECORDS_HIDDEN", "TABLE_STALE", "WATERMARK_STALLED", "WATERMARK_UNKNOWN"),
     *("KEY_RANGE_UNCOVERED", "UNDECLARED", "NEVER_SEEN", "CHANGES_WAIT", "BRIDGE_WAITS"),
     *("DEAD_LETTERS", "ROWS_BLOCKED", "RELEASES_WITHHELD", "TRANSACTIONS_INCOMPLETE"),
-    *("JOB_FAILED", "MAINTENANCE_FAILED", "RELOAD_REFUSED", "TWO_PRODUCERS"),
+    *("AUDIT_FAILED", "JOB_FAILED", "MAINTENANCE_FAILED", "RELOAD_REFUSED", "TWO_PRODUCERS"),
     *("PIPELINE_UNKNOWN", "STORE_UNREACHABLE", "LETTERS_UNKNOWN"),
 )
 """The codes of all reasons, the most urgent first."""
@@ -139,6 +139,8 @@ def _of_records(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         yield "DEAD_LETTERS", f"{count} open, the oldest for {_ago(stream.now, since)}"
     elif letters.count:
         yield "LETTERS_UNKNOWN", f"Kafka does not say which of {letters.count:,} are open"
+    if stream.last_audit is not None and stream.last_audit.error:
+        yield "AUDIT_FAILED", stream.last_audit.error
     if stream.write_streams.is_withheld:
         yield "RELEASES_WITHHELD", "rows of write streams stay invisible"
     for transaction in stream.open_transactions:

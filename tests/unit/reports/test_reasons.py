@@ -182,6 +182,7 @@ CASES: dict[str, tuple[Callable[[], list[Reason]], str, str]] = {
         "1 transaction lacks records",
     ),
     "JOB_FAILED": (lambda: of_table(last_job=FAILED), "table t", "disk full"),
+    "AUDIT_FAILED": (lambda: of_stream(last_audit=FAILED), "stream s", "disk full"),
     "MAINTENANCE_FAILED": (lambda: of_stream(maintenance=(FAILED,)), "stream s", "disk full"),
     "RELOAD_REFUSED": (lambda: reasons(reload_refused=["no"]), "configuration", "no"),
     "TWO_PRODUCERS": (
