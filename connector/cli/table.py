@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from connector.cli.parameters import DURATION_S, config_of, json_option, spark_options
-from connector.cli.terminal import console, err, escaped, out, show_event
+from connector.cli.terminal import err, escaped, out, show_event, show_table
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_stream, find_table
 from connector.records.json_view import to_line
@@ -95,7 +95,7 @@ def _print(jobs: list[Job]) -> None:
             escaped(job.misfits),
             escaped(job.error),
         )
-    console().print(shown)
+    show_table(shown)
 
 
 @command.command()
@@ -122,7 +122,7 @@ def drop(ctx: click.Context, name: str | None, *, as_json: bool) -> None:
         shown = empty_table("table", "files", "bytes", right=frozenset({"files", "bytes"}))
         for orphan in orphans:
             shown.add_row(escaped(orphan.name), f"{orphan.files:,}", f"{orphan.bytes:,}")
-        console().print(shown)
+        show_table(shown)
     err(f"{counted(len(orphans), 'table')} without a section of the configuration")
 
 
