@@ -105,7 +105,7 @@ def test_columns_that_do_not_fit_are_named_below_the_row() -> None:
         (False, "", "warning: old"),
     ],
 )
-def test_what_needs_a_person_is_in_colour_on_a_terminal_without_no_color(
+def test_warnings_are_in_colour_on_a_terminal_unless_no_color_is_set(
     is_terminal: bool,
     no_color: str,
     start: str,
