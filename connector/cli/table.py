@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from connector.cli.parameters import DURATION_S, config_of, json_option, spark_options
-from connector.cli.terminal import console, err, escaped, out, show_event
+from connector.cli.terminal import err, escaped, out, show_event, show_table
 from connector.cli.terminal import table as empty_table
 from connector.clock import now_us
 from connector.config.settings import find_stream, find_table
@@ -105,7 +105,7 @@ def _print(jobs: list[Job], *, with_owner: bool = False) -> None:
             escaped(job.misfits),
             escaped(job.error),
         )
-    console().print(shown)
+    show_table(shown)
 
 
 @click.command()
@@ -166,7 +166,7 @@ def _print_sums(sums: list[JobSum]) -> None:
             *(f"{row.cpu_us / 1e6:,.1f} s", f"{row.changes:,}", f"{row.letters:,}"),
             *(f"{size / 1e6:,.1f} MB" for size in (row.bytes_read, row.bytes_written)),
         )
-    console().print(shown)
+    show_table(shown)
 
 
 def _kind(kind: JobKind) -> str:
@@ -197,7 +197,7 @@ def drop(ctx: click.Context, name: str | None, *, as_json: bool) -> None:
         shown = empty_table("table", "files", "bytes", right=frozenset({"files", "bytes"}))
         for orphan in orphans:
             shown.add_row(escaped(orphan.name), f"{orphan.files:,}", f"{orphan.bytes:,}")
-        console().print(shown)
+        show_table(shown)
     err(f"{counted(len(orphans), 'table')} without a section of the configuration")
 
 
