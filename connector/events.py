@@ -29,12 +29,17 @@ class Event:
     fields: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def line(self) -> str:
-        """The text after its subject, for example "table orders: 3 changes applied"."""
+    def subject(self) -> str:
+        """For example "table orders". Empty: it is about no table and no stream."""
         for kind in ("table", "stream"):
             if name := self.fields.get(kind):
-                return f"{kind} {name}: {self.text}"
-        return self.text
+                return f"{kind} {name}"
+        return ""
+
+    @property
+    def line(self) -> str:
+        """The text after its subject, for example "table orders: 3 changes applied"."""
+        return f"{self.subject}: {self.text}" if self.subject else self.text
 
 
 OnEvent = Callable[[Event], None]
@@ -57,6 +62,16 @@ def info(code: str, text: str, **fields: object) -> Event:
 
 def warning(code: str, text: str, **fields: object) -> Event:
     return Event("warning", code, text, fields)
+
+
+def reached(noun: str, done: int, total: int | None = None, **fields: object) -> Event:
+    """So many are done, for example of the noun "rows", perhaps of a total (RUN-4)."""
+    return Event("debug", "PROGRESS", noun, {**fields, "done": done, "total": total})
+
+
+def begun(work: str, **fields: object) -> Event:
+    """Work without a count has begun, for example "compaction" (RUN-4)."""
+    return Event("debug", "PROGRESS", f"{work} begun", fields)
 
 
 def fields_of(subject: str) -> dict[str, str]:

@@ -4,18 +4,15 @@ topic (TBL-6, `nothing_lost`).
 
 from __future__ import annotations
 
-import time
-
 import click
 
 from connector.cli.parameters import config_of, json_option
+from connector.cli.progress import Progress
 from connector.cli.terminal import (
-    Progress,
     err,
     escaped,
     out,
     show_error,
-    show_event,
     show_table,
     show_text,
     table,
@@ -41,19 +38,15 @@ def command(ctx: click.Context, stream: str | None, *, as_json: bool) -> int:
     record is lost or duplicated, a dead letter is missing, or another program wrote to a table of
     the stream. If retention removed the evidence first, the exit code is 0, with a warning.
     """
-    progress, faults = Progress("rows"), 0
-    for result in audit(
-        config_of(ctx),
-        stream,
-        on_event=show_event,
-        on_rows=lambda rows: progress.show(rows, time.monotonic()),
-    ):
-        progress.clear()
-        if as_json:
-            out(to_line(result.to_json()))
-        else:
-            _print_table(result)
-        faults += _verdict(result)
+    faults = 0
+    with Progress() as progress:
+        for result in audit(config_of(ctx), stream, on_event=progress.on_event):
+            with progress.cleared():
+                if as_json:
+                    out(to_line(result.to_json()))
+                else:
+                    _print_table(result)
+                faults += _verdict(result)
     return 1 if faults else 0
 
 

@@ -5,14 +5,15 @@ OPR-3).
 from __future__ import annotations
 
 import json
-import time
+from functools import partial
 from pathlib import Path
 
 import click
 
 from connector.cli.load import format_option
 from connector.cli.parameters import MEMORY, config_of, json_option
-from connector.cli.terminal import Progress, err, escaped, out, show_event, show_fact
+from connector.cli.progress import Progress
+from connector.cli.terminal import err, escaped, out, show_fact
 from connector.records.json_view import to_line
 from connector.records.views import view
 from connector.services.read import read
@@ -56,23 +57,25 @@ def export(
     """
     if snapshot and fresh:
         raise click.UsageError("use one of --snapshot and --fresh")
-    config, progress = config_of(ctx), Progress("rows")
-    bound = 0 if fresh else None
-    with read(
-        *(config, name),
-        max_staleness_s=bound,
-        allow_stale=not fresh and not snapshot,
-        snapshot=snapshot,
-        on_event=show_event,
-        memory=memory,
-    ) as rows:
+    config, bound = config_of(ctx), 0 if fresh else None
+    with (
+        Progress() as progress,
+        read(
+            *(config, name),
+            max_staleness_s=bound,
+            allow_stale=not fresh and not snapshot,
+            snapshot=snapshot,
+            on_event=progress.on_event,
+            memory=memory,
+        ) as rows,
+    ):
         exported = export_rows(
             *(config, name, rows, file),
             file_format=file_format,
-            on_rows=lambda written: progress.show(written, time.monotonic()),
+            on_rows=partial(progress.count, "rows written"),
         )
-        progress.clear()
-        err(f"{escaped(str(file))}: {counted(exported.rows, 'row')} of {rows.text}")
+        text = f"{escaped(str(file))}: {counted(exported.rows, 'row')} of {rows.text}"
+    err(text)
     if exported.unmapped:
         err(
             f"warning: {counted(exported.unmapped, 'row')} have cells without a column, which are"
@@ -110,28 +113,28 @@ def reconcile(
     Each row that only one of them has, or that is different, is named with its key. Exit code 1:
     the rows are not equal.
     """
-    progress, shown = Progress("rows"), 0
+    progress, shown = Progress(), 0
 
     def show(difference: Difference) -> None:
         nonlocal shown
         shown += 1
-        progress.clear()
-        if as_json:
-            out(to_line(view(difference)))
-        elif shown <= SHOWN:
-            columns = f": {', '.join(difference.columns)}" if difference.columns else ""
-            key = json.dumps(difference.key, ensure_ascii=False)
-            show_fact(difference.kind, f"{key}{columns}", 9)
+        with progress.cleared():
+            if as_json:
+                out(to_line(view(difference)))
+            elif shown <= SHOWN:
+                columns = f": {', '.join(difference.columns)}" if difference.columns else ""
+                key = json.dumps(difference.key, ensure_ascii=False)
+                show_fact(difference.kind, f"{key}{columns}", 9)
 
-    result = reconcile_rows(
-        *(config_of(ctx), name, against),
-        snapshot=snapshot,
-        file_format=file_format,
-        null=null,
-        on_difference=show,
-        on_rows=lambda rows: progress.show(rows, time.monotonic()),
-    )
-    progress.clear()
+    with progress:
+        result = reconcile_rows(
+            *(config_of(ctx), name, against),
+            snapshot=snapshot,
+            file_format=file_format,
+            null=null,
+            on_difference=show,
+            on_rows=partial(progress.count, "rows compared"),
+        )
     if as_json:
         out(to_line(result.to_json()))
     elif shown > SHOWN:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +29,8 @@ from connector.cli.parameters import (
     json_option,
     why_option,
 )
-from connector.cli.terminal import Progress, err, escaped, out, show_event, show_table, table
+from connector.cli.progress import Progress
+from connector.cli.terminal import err, escaped, out, show_event, show_table, table
 from connector.clock import now_us
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
@@ -306,8 +306,7 @@ def _execute(letters: DeadLetters, send: Callable[..., Tally], *, wait: bool) ->
     """Call `send` with progress and until a signal, and print its result. SIGTERM and SIGINT end it
     after the current transaction, a second one at once, because Kafka may never answer.
     """
-    progress = Progress("letters checked", letters.at_most())
-    progress.show(0, time.monotonic())
+    total = letters.at_most()
     stop = threading.Event()
 
     def request_stop(*_: object) -> None:
@@ -319,11 +318,13 @@ def _execute(letters: DeadLetters, send: Callable[..., Tally], *, wait: bool) ->
         number: signal.signal(number, request_stop) for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
-        tally = send(
-            stop=stop, on_progress=lambda read, done: progress.show(read, time.monotonic())
-        )
+        with Progress() as progress:
+            progress.count("letters checked", 0, total)
+            tally = send(
+                stop=stop,
+                on_progress=lambda read, done: progress.count("letters checked", read, total),
+            )
     finally:
-        progress.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
     _print_tally(letters, tally)

@@ -11,14 +11,14 @@ from typing import Final, TextIO
 import click
 
 from connector.cli.parameters import MOMENT, RATE, Function, config_of
-from connector.cli.terminal import Progress, err, escaped, show_event
+from connector.cli.progress import Progress
+from connector.cli.terminal import err, escaped
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
 from connector.services.rows.files import FileFormat
 from connector.services.rows.load import LoadOptions, LoadProgress, LoadReport, RejectedRow, load
 from connector.text import counted
 
-REPORT_EVERY_S: Final = 15.0
 REJECTED_SHOWN: Final = 20
 
 
@@ -101,54 +101,42 @@ def command(
         commit=not no_commit,
         wait=wait,
     )
-    started_at, shown = time.monotonic(), _Shown()
-    try:
-        with ExitStack() as stack:
-            report = load(
-                config,
-                name,
-                files,
-                as_of=as_of,
-                options=options,
-                on_event=show_event,
-                on_progress=shown.progress,
-                on_rejected=_rejections(rejected, shown, stack),
-            )
-        if rejected is not None and shown.has_read and not report.rejected:
-            rejected.write_text("")
-    finally:
-        shown.clear()
+    started_at = time.monotonic()
+    with Progress() as progress, ExitStack() as stack:
+        shown = _Shown(progress)
+        report = load(
+            config,
+            name,
+            files,
+            as_of=as_of,
+            options=options,
+            on_event=progress.on_event,
+            on_progress=shown.progress,
+            on_rejected=_rejections(rejected, shown, stack),
+        )
+    if rejected is not None and shown.has_read and not report.rejected:
+        rejected.write_text("")
     _print_report(report, time.monotonic() - started_at)
 
 
 class _Shown:
     """The progress and the first rejected rows, on standard error."""
 
-    def __init__(self) -> None:
-        self._bar = Progress("rows")
-        self._started_at = self._reported_at = time.monotonic()
-        self._rejected = 0
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._rejected = progress, 0
         self.has_read = False
 
     def progress(self, progress: LoadProgress) -> None:
         self.has_read = True
-        now = time.monotonic()
-        self._bar.show(progress.rows, now)
-        if not self._bar.is_shown and now - self._reported_at > REPORT_EVERY_S:
-            self._reported_at = now
-            rate = (progress.rows - progress.repeated) / (now - self._started_at)
-            err(f"{counted(progress.rows, 'row')}, {rate:,.0f} rows/s")
+        self._progress.count("rows sent", progress.rows)
 
     def rejected(self, row: RejectedRow) -> None:
         self._rejected += 1
-        if self._rejected <= REJECTED_SHOWN:
-            self._bar.clear()
-            err(f"rejected: {row}")
-        elif self._rejected == REJECTED_SHOWN + 1:
-            err("further rejected rows are only counted, and in the file of --rejected")
-
-    def clear(self) -> None:
-        self._bar.clear()
+        with self._progress.cleared():
+            if self._rejected <= REJECTED_SHOWN:
+                err(f"rejected: {row}")
+            elif self._rejected == REJECTED_SHOWN + 1:
+                err("further rejected rows are only counted, and in the file of --rejected")
 
 
 def _rejections(

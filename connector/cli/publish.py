@@ -11,7 +11,8 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from connector.cli.parameters import RATE, config_of
-from connector.cli.terminal import Progress, err
+from connector.cli.progress import Progress
+from connector.cli.terminal import err
 from connector.config.settings import find_stream
 from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError
 from connector.errors.records import line_refused
@@ -76,16 +77,16 @@ def _send_all(
 ) -> None:
     from connector.records.json_view import from_json
 
-    progress = Progress("records sent")
     number = 0
     try:
-        for number, line in lines:
-            record = from_json(line.decode()).record
-            if limit is not None and (wait_s := limit.wait_s(time.monotonic())):
-                wait(wait_s)
-            producer.send(record)
-            if number % 100 == 0:
-                progress.show(number, time.monotonic())
+        with Progress() as progress:
+            for number, line in lines:
+                record = from_json(line.decode()).record
+                if limit is not None and (wait_s := limit.wait_s(time.monotonic())):
+                    wait(wait_s)
+                producer.send(record)
+                if number % 100 == 0:
+                    progress.count("records sent", number)
     except (JsonViewError, InvalidChangeError, UnicodeDecodeError) as error:
         raise _bad_line(producer, number, error) from error
     except KeyboardInterrupt:
@@ -95,8 +96,6 @@ def _send_all(
             f" {counted(producer.delivered, 'record')}"
         )
         raise
-    finally:
-        progress.clear()
 
 
 def _bad_line(

@@ -15,6 +15,7 @@ import click
 
 from connector.cli.log_lines import LogLines, log_options
 from connector.cli.parameters import ADDRESS, config_file_of, config_of, spark_options
+from connector.cli.progress import Progress
 from connector.cli.terminal import err, escaped, out, show_error
 from connector.events import Level, info
 from connector.services.bridge import bridges
@@ -69,23 +70,25 @@ def run_command(
     does it. If a bridge fails, the command stops.
     """
     log, stop = LogLines(log_format, log_level, trace), threading.Event()
+    progress = Progress(log.show, ends_with="" if once else "BATCH_LOGGED")
     # py4j logs each call to a JVM that has died. The command prints one error.
     logging.getLogger().addHandler(logging.NullHandler())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with log.showing_error(), ExitStack() as beside:
+    with log.showing_error(), progress, ExitStack() as beside:
         config = config_file_of(ctx)
         signal.signal(signal.SIGHUP, lambda *_: config.ask())
         metrics = None if address is None else beside.enter_context(_exported(address, log))
         if bridge:
             of_bridges = config_of(ctx, source_tables=False)
-            on_event = log.show if metrics is None else metrics.noting(log.show)
+            show = progress.on_event
+            on_event = show if metrics is None else metrics.noting(show)
             beside.enter_context(bridges(of_bridges, once=once, stop=stop, on_event=on_event))
         run(
             config,
             once=once,
             stop=stop,
-            on_event=log.show,
+            on_event=progress.on_event,
             cores=cores,
             memory=memory,
             metrics=metrics,

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from connector.cli.parameters import DURATION_S, config_of, json_option, spark_options
+from connector.cli.progress import Progress
 from connector.cli.terminal import err, escaped, out, show_event, show_table
 from connector.cli.terminal import table as empty_table
 from connector.clock import now_us
@@ -427,14 +428,15 @@ def rebuild(
     Stop `connector run` first. Readers see the old table until the new one is complete. If you kill
     the command, the old table stays.
     """
-    report = tables.rebuild(
-        config_of(ctx),
-        name,
-        on_event=show_event,
-        cores=cores,
-        memory=memory,
-        start_from=start_from,
-    )
+    with Progress() as progress:
+        report = tables.rebuild(
+            config_of(ctx),
+            name,
+            on_event=progress.on_event,
+            cores=cores,
+            memory=memory,
+            start_from=start_from,
+        )
     origin = counted(report.changes, "change") if start_from is None else f"table {start_from}"
     err(f"{name} is rebuilt from {origin}, up to batch {report.to_batch}")
     if report.misfits:

@@ -149,35 +149,3 @@ def show_table(shown: Table) -> None:
     """Print a table on standard output, in the width of the terminal."""
     for line in shown.lines(width_of(sys.stdout)):
         out(line)
-
-
-class Progress:
-    """A count on one line of the terminal, replaced at most ten times a second."""
-
-    def __init__(self, noun: str, total: int | None = None) -> None:
-        """With a `total`, the line has the time left, too, at the rate since the first count."""
-        self._noun, self._total = noun, total
-        self.is_shown = sys.stderr.isatty()
-        self._next = 0.0
-        self._first: tuple[int, float] | None = None
-
-    def show(self, count: int, now: float) -> None:
-        """Show `count`, if it is time. `now` is a monotonic clock's, in seconds."""
-        if self.is_shown and now >= self._next:
-            self._next = now + 0.1
-            click.echo(f"\r\x1b[K{self.line(count, now)}", err=True, nl=False)
-
-    def line(self, count: int, now: float) -> str:
-        if self._total is None:
-            return f"{count:,} {self._noun}"
-        first, began = self._first = self._first or (count, now)
-        left = (
-            f", {round((self._total - count) * (now - began) / (count - first)):,} s left"
-            if count > first
-            else ""
-        )
-        return f"{count:,} of {self._total:,} {self._noun}{left}"
-
-    def clear(self) -> None:
-        if self.is_shown:
-            click.echo("\r\x1b[K", err=True, nl=False)

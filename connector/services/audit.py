@@ -12,7 +12,7 @@ from connector.clock import now_us
 from connector.config.settings import find_stream
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.errors import TableError, TopicError
-from connector.events import OnEvent, info, log_event, warning
+from connector.events import OnEvent, begun, ignore, info, log_event, reached, warning
 from connector.records.rejection import Position
 from connector.reports.audit import (
     LettersAudit,
@@ -33,16 +33,12 @@ if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
     from connector.lake.audit import AuditLog, Logged
 
-OnRows = Callable[[int], None]
-"""Receives the number of rows that were read so far."""
-
 
 def audit(
     config: ConnectorConfig,
     stream: str | None = None,
     *,
     on_event: OnEvent = log_event,
-    on_rows: OnRows = lambda rows: None,
 ) -> Iterator[StreamAudit]:
     """Check that each offset that was read is once in the changelog, and that each rejected record
     has its dead letter. For a stream with a source, also that each record of its topics, up to the
@@ -54,8 +50,8 @@ def audit(
     Args:
         config: Its streams are audited.
         stream: The name or topic of one stream. None: all streams, one after the other.
-        on_event: Receives warnings, and `NOTHING_INGESTED` for a stream without a changelog.
-        on_rows: Receives the number of rows that were read.
+        on_event: Receives warnings, `NOTHING_INGESTED` for a stream without a changelog, and how
+            far it is.
 
     Returns:
         An iterator with the result of each stream that has a changelog. `StreamAudit.fault()` is
@@ -70,7 +66,7 @@ def audit(
 
     for source in [find_stream(config, stream)] if stream is not None else config.streams.values():
         started_at = now_us()
-        result = _of_stream(config, source, on_event, on_rows)
+        result = _of_stream(config, source, on_event)
         if result is None:
             text = "nothing was ingested yet"
             on_event(info("NOTHING_INGESTED", text, stream=source.name))
@@ -107,19 +103,23 @@ def audit_stream(
     kafka: KafkaSide,
     *,
     now: Callable[[], int],
-    on_rows: OnRows = lambda rows: None,
+    on_event: OnEvent = ignore,
 ) -> StreamAudit:
     """Audit a stream, and store each result at once. `now` is in microseconds."""
     partitions = {
         number: PartitionAudit(logged.begin.get(number, 0), end)
         for number, end in logged.end.items()
     }
+    offsets = sum(partition.end - partition.begin for partition in partitions.values())
+    on_event(reached("offsets checked", 0, offsets, stream=stream))
     for batch_runs in logged.steps():
         for number, runs in batch_runs.items():
             partitions[number] = partitions.get(number, PartitionAudit(0, 0)).logged(runs)
         _check_gaps(partitions, audit_log, kafka, now(), to_the_end=False)
-        on_rows(sum(partition.rows for partition in partitions.values()))
+        checked = sum(partition.rows + partition.empty for partition in partitions.values())
+        on_event(reached("offsets checked", min(checked, offsets), offsets, stream=stream))
     _check_gaps(partitions, audit_log, kafka, now(), to_the_end=True)
+    on_event(begun("comparison of dead letters", stream=stream))
     return StreamAudit(
         stream, logged.to_batch, partitions, _letters(logged, audit_log, kafka, now())
     )
@@ -188,7 +188,7 @@ def _followed(
 
 
 def _of_stream(
-    config: ConnectorConfig, source: StreamConfig, on_event: OnEvent, on_rows: OnRows
+    config: ConnectorConfig, source: StreamConfig, on_event: OnEvent
 ) -> StreamAudit | None:
     from connector.lake.audit import AuditLog, open_logged
 
@@ -203,7 +203,7 @@ def _of_stream(
         warehouse_of(config), source.name, source.topic, logged.changelog_id, logged.topic_id
     )
     kafka = _kafka(config.kafka, source.topic, logged.topic_id, on_event)
-    result = audit_stream(source.name, logged, audit_log, kafka, now=now_us, on_rows=on_rows)
+    result = audit_stream(source.name, logged, audit_log, kafka, now=now_us, on_event=on_event)
     return replace(
         result,
         source=_of_source(config, source, on_event),

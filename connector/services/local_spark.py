@@ -16,7 +16,7 @@ from connector.config.storage import SPARK_DEFAULTS, is_s3
 from connector.errors import argument_invalid
 from connector.errors.settings import setting_invalid
 from connector.errors.spark import spark_master_unreachable, spark_session_exists
-from connector.events import OnEvent, info
+from connector.events import OnEvent, begun, info
 from connector.text import duration
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def _started(
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
     with _STARTING:
         _check_no_session()
+        on_event(begun("start of Spark"))
         started = start_session(jars, scratch=scratch, settings=settings, on_event=on_event)
     stack.callback(stop_session, started)
     return started

@@ -66,7 +66,7 @@ class RunReport:
     dead_letters: int
 
 
-class _Steps:
+class Steps:
     """Sends an event for each step of a batch or of an apply (OPS-4). Its seconds are those since
     the step before of the same stream or table. Any thread may call `step`.
     """
@@ -229,7 +229,7 @@ class _Run:
         from connector.spark.pipeline import Pipeline
 
         with watching(spark), _short_turns():
-            job_log, on_step = self._job_log(), _Steps(self.on_event).step
+            job_log, on_step = self._job_log(), Steps(self.on_event).step
             wanted: ConnectorConfig | None = self.config
             while wanted is not None:
                 self.config, wanted = wanted, None

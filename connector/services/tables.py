@@ -207,6 +207,7 @@ def _rebuild(
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher
     from connector.lake.overrides import Overrides
+    from connector.services.run import Steps
     from connector.spark.apply.base import copy_base
     from connector.spark.apply.rebuild import rebuild as rebuild_table
     from connector.spark.cluster import follow_cores, repeating, watching
@@ -222,14 +223,22 @@ def _rebuild(
     )
     changelog = Changelog(session, paths.changelog(warehouse_of(config), stream.name), stream.name)
 
+    steps = Steps(on_event)
+
+    def step(reached: str) -> None:
+        steps.step(f"table {name}: {reached}")
+
     def once() -> Rebuilt:
         if start_from is not None:
             path = paths.table_folder(warehouse_of(config), name)
-            return copy_base(session, path, replace(definition, start_from=start_from))
+            return copy_base(
+                session, path, replace(definition, start_from=start_from), on_step=step
+            )
         cut = changelog.progress().cut(now_us(), stream.stall_after_s, stream.wait_s)
         return rebuild_table(
             *(session, paths.table_folder(warehouse_of(config), name), definition, changelog, cut),
             publish=publisher.publish,
+            on_step=step,
             discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
         )
 

@@ -23,7 +23,7 @@ from connector.config.settings import ConnectorConfig
 from connector.config.spark_settings import MAX_PARALLEL_APPLIES
 from connector.config.storage import look_every_s
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
-from connector.events import Event, OnEvent, info
+from connector.events import Event, OnEvent, info, reached
 from connector.records.views import view_of_time
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.apply.follow import DefinitionPorts, Definitions
@@ -302,7 +302,9 @@ class Applies:
     def _settle_all(self, threads: ThreadPoolExecutor) -> None:
         """Wait for all applies in flight and record the results. Then the first error is raised."""
         failed: TableError | None = None
+        total = len(self._under_way)
         while self._under_way:
+            self._on_event(reached("tables applied", total - len(self._under_way), total))
             wait(self._under_way, return_when="FIRST_COMPLETED")
             try:
                 self._settle()

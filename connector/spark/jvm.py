@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -48,18 +49,16 @@ LOG_LEVELS: Final = {
 _LINE: Final = re.compile(r"[\d:]+ (DEBUG|INFO|WARN|ERROR|FATAL) (.*)")
 """A line of Spark's log, as the configuration of its log has it."""
 _LEVELS: Final[Mapping[str, Level]] = {"DEBUG": "debug", "INFO": "info", "WARN": "warning"}
-_AT_START: Final = (
-    *("WARNING: Using incubator modules", "Setting default log level", "To adjust logging level"),
-    *("NOTE: Picked up", "Picked up"),
-)
 _on_line: OnEvent = ignore
+_lines_of_start: list[str] | None = None
+"""The lines since the session starts. None: no session starts."""
 
 
 def event_of_line(line: str) -> Event:
-    """The event of a line that the JVM has printed. Lines that each start prints are `debug`."""
+    """The event of a line that the JVM has printed."""
     parsed = _LINE.match(line)
     if parsed is None:
-        return Event("debug" if line.startswith(_AT_START) else "warning", "SPARK", line)
+        return Event("warning", "SPARK", line)
     return Event(_LEVELS.get(parsed[1], "error"), "SPARK", parsed[2])
 
 
@@ -68,7 +67,29 @@ def _forward(lines: int) -> None:
     with open(lines, encoding="utf-8", errors="replace") as output:
         for line in output:
             if line := line.rstrip():
-                _on_line(event_of_line(line))
+                event = event_of_line(line)
+                if (of_start := _lines_of_start) is not None:
+                    of_start.append(line)
+                    event = replace(event, level="debug")
+                _on_line(event)
+
+
+@contextmanager
+def quiet_start() -> Iterator[None]:
+    """Lines that the JVM prints in the block are of the level `debug`. If the block raises, they
+    are sent again with their own level (RUN-4).
+    """
+    global _lines_of_start
+    _lines_of_start = lines = list[str]()
+    try:
+        yield
+    except BaseException:
+        _lines_of_start = None
+        for line in lines:
+            _on_line(event_of_line(line))
+        raise
+    finally:
+        _lines_of_start = None
 
 
 def launch(settings: Mapping[str, str], on_event: OnEvent | None = None) -> None:

@@ -28,7 +28,13 @@ from connector.events import OnEvent
 from connector.jars import JarStore, Lock, fetch
 from connector.spark.cluster import check_executors, fair_scheduling
 from connector.spark.failures import cause_of
-from connector.spark.jvm import SILENT_LOGGERS, check_live, keeping_interrupt_handler, launch
+from connector.spark.jvm import (
+    SILENT_LOGGERS,
+    check_live,
+    keeping_interrupt_handler,
+    launch,
+    quiet_start,
+)
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
 from connector.state.store_errors import store_error
 
@@ -331,11 +337,11 @@ def start_session(
         merged[name] = f"{merged[name]} {given.get(name, '')}".rstrip()
     if "SPARK_ENV_LOADED" in os.environ:
         merged = _beside_submit(merged)
-    launch(merged, on_event)
     builder = SparkSession.builder
     for name, value in merged.items():
         builder = builder.config(name, value)
-    with keeping_interrupt_handler():
+    with quiet_start(), keeping_interrupt_handler():
+        launch(merged, on_event)
         spark = builder.getOrCreate()
     _use_local_files(spark)
     return spark

@@ -20,7 +20,7 @@ from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
 from connector.config.storage import is_local, look_every_s
 from connector.errors import BrokerError, ConnectorError, TopicError
-from connector.events import Event, OnEvent, info
+from connector.events import Event, OnEvent, info, reached
 from connector.records.views import view_of_time
 from connector.spark.cluster import Losses, Pool, follow_cores, in_pool, repeated
 from connector.spark.failures import ingesting
@@ -99,6 +99,7 @@ class StreamIngest:
         self._losses, self._begin_at = Losses(), 0.0
         self._failure: BaseException | None = None
         self._last: Progress | None = None
+        self._read, self._to_read = 0, 0
         self._query: StreamingQuery | None = None
 
     def start(self, *, once: bool) -> None:
@@ -144,6 +145,8 @@ class StreamIngest:
         # records that were never logged.
         forget_checkpoint(self._spark, self._checkpoint, even_finished=newest is None)
         start = {**self._earliest(), **(newest.offsets.end if newest else {})}
+        self._read, self._to_read = 0, self._ingest.offsets_after(start)
+        self._report_read()
         writer = read_stream(
             self._spark, self._config.kafka, self._stream, start
         ).writeStream.foreachBatch(self._batch)
@@ -331,7 +334,13 @@ class StreamIngest:
         seconds, self._last = time.monotonic() - began, progress
         self._on_batch(progress, offsets, seconds)
         self._on_event(_batch_event(self._stream.name, before, progress, offsets, seconds))
+        self._read += offsets.records
+        self._report_read()
         self._on_step("batch ended")
+
+    def _report_read(self) -> None:
+        total = max(self._read, self._to_read)
+        self._on_event(reached("offsets logged", self._read, total, stream=self._stream.name))
 
 
 def _batch_event(

@@ -188,6 +188,13 @@ class Ingest:
             return False
         return same(newest.offsets.end, self._ports.high_watermarks())
 
+    def offsets_after(self, start: Mapping[int, int]) -> int:
+        """How many offsets the topic has after the `start` of each Kafka partition."""
+        return sum(
+            max(0, end - start.get(number, 0))
+            for number, end in self._ports.high_watermarks().items()
+        )
+
     def refresh(self) -> None:
         """Read the end offsets from Kafka again. If every record was read, the states of the stream
         are as fresh as now (TBL-16), which is stored in a file (TBL-24). External dead letters, and

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from connector.errors import ConnectorError, WriterConflictError
 from connector.errors.tables import files_changed
-from connector.events import OnEvent, info, warning
+from connector.events import OnEvent, begun, info, warning
 from connector.spark.failures import cause_of
 from connector.spark.storage.deletion_vectors import (
     FILE,
@@ -178,6 +178,7 @@ class Maintenance:
             self._maintained.clean_log(now)
 
     def _look_at_files(self, now: int) -> None:
+        self._on_event(begun("compaction", **self._subject))
         began = time.monotonic_ns()
         try:
             done = self._timed(JobKind.COMPACTION, now, self._maintained.compact)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from datetime import datetime
 from io import StringIO
 
@@ -12,6 +14,7 @@ import pytest
 from connector.cli.log_lines import LEVELS, LogLines
 from connector.errors import ConnectorError
 from connector.events import Event, Level, fields_of, info, warning
+from connector.spark import jvm
 from connector.spark.jvm import event_of_line
 
 APPLIED = info("APPLIED", "3 changes applied", table="orders", changes=3, seconds=0.25)
@@ -108,12 +111,31 @@ def test_the_fields_of_a_subject() -> None:
         ("12:00:01 FATAL X: gone", "error", "X: gone"),
         ("12:00:01 WARN Hdfs: slow", "warning", "Hdfs: slow"),
         ("12:00:01 INFO DAGScheduler: job 3", "info", "DAGScheduler: job 3"),
-        ("WARNING: Using incubator modules: jdk.incubator.vector", "debug", None),
-        ('Setting default log level to "WARN".', "debug", None),
         ("java.lang.OutOfMemoryError: Java heap space", "warning", None),
     ],
 )
 def test_a_line_of_the_jvm_is_an_event(line: str, level: str, text: str | None) -> None:
-    """LOG-1: lines that each start prints are steps, and an unknown line is shown."""
+    """LOG-1: an unknown line is shown."""
     event = event_of_line(line)
     assert (event.level, event.code, event.text) == (level, "SPARK", text or line)
+
+
+def test_lines_of_a_start_are_shown_if_it_fails() -> None:
+    """RUN-4: and only then, or with the level debug."""
+    line, shown = "WARNING: Using incubator modules: jdk.incubator.vector", list[Event]()
+
+    def start(*, fails: bool) -> list[tuple[str, str]]:
+        """Run a start that prints a line, and return the events of its lines."""
+        shown.clear()
+        lines, output = os.pipe()
+        jvm._on_line = shown.append
+        with suppress(OSError), jvm.quiet_start():
+            os.write(output, f"{line}\n".encode())
+            os.close(output)
+            jvm._forward(lines)
+            if fails:
+                raise OSError
+        return [(event.level, event.text) for event in shown]
+
+    assert start(fails=False) == [("debug", line)]
+    assert start(fails=True) == [("debug", line), ("warning", line)]

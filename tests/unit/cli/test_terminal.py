@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.cli.terminal import Progress, escaped, show_error, shown_bytes
+from connector.cli.terminal import escaped, show_error, shown_bytes
 from connector.errors import ConnectorError
 from connector.text import counted
 
@@ -69,21 +69,6 @@ def test_the_command_that_helps_is_shown_between_remedy_and_code(
         "error:  the problem\nremedy: the remedy\n"
         "run:    connector table rebuild 'a b\\x1b'\ncode:   TABLE_DAMAGED\n"
     )
-
-
-def test_no_progress_where_a_program_watches(capsys: pytest.CaptureFixture[str]) -> None:
-    """OPS-10: long work shows progress when a person watches and none when a program does."""
-    progress = Progress("records")
-    progress.show(100, 1.0)
-    progress.clear()
-    assert capsys.readouterr().err == ""
-
-
-def test_progress_towards_a_total_has_the_time_left() -> None:
-    """DLQ-14."""
-    progress = Progress("letters", 1000)
-    assert progress.line(0, 10.0) == "0 of 1,000 letters"
-    assert progress.line(250, 15.0) == "250 of 1,000 letters, 15 s left"
 
 
 def test_counts_are_grouped_and_agree_with_their_noun() -> None:
