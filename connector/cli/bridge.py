@@ -10,6 +10,7 @@ import click
 
 from connector.cli.log_lines import LogLines, log_options
 from connector.cli.parameters import config_of
+from connector.cli.progress import Progress
 from connector.events import Level, info
 from connector.services.bridge import run_bridge
 from connector.text import counted
@@ -47,9 +48,10 @@ def command(
     log, stop = LogLines(log_format, log_level), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with log.showing_error():
+    with log.showing_error(), Progress(log.show) as progress:
         config = config_of(ctx, source_tables=False)
-        counts = run_bridge(config, stream, once=once, skip=skip, stop=stop, on_event=log.show)
+        show = progress.on_event
+        counts = run_bridge(config, stream, once=once, skip=skip, stop=stop, on_event=show)
     left_out, letters = sum(counts.left_out.values()), counts.letters
     text = f"{counted(counts.changes, 'change')} and {counted(letters, 'dead letter')} published"
     figures = {"changes": counts.changes, "letters": letters, "left_out": left_out}

@@ -1,5 +1,5 @@
-"""What a long command does now, and how far it is: on one line of a terminal, or every ten seconds
-in a line of the log (RUN-4).
+"""The progress of a long command: on one line of a terminal, or every ten seconds in a line of the
+log (RUN-4).
 """
 
 from __future__ import annotations

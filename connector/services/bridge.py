@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from connector.config.settings import find_source
 from connector.errors import BrokerError, DeliveryError
-from connector.events import OnEvent, info, log_event, warning
+from connector.events import OnEvent, info, log_event, reached, warning
 from connector.services.surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -61,6 +61,9 @@ def run_bridge(
     until, name, has_begun = stop or threading.Event(), of_stream.name, once
     surroundings = Surroundings("the bridge", until, on_event, fails_fast=once, stream=name)
 
+    def report(read: int, total: int) -> None:
+        on_event(reached("offsets of the source read", read, total, stream=name))
+
     def warn(code: str, text: str) -> None:
         on_event(warning(code, f"the bridge: {text}", stream=name))
 
@@ -73,7 +76,7 @@ def run_bridge(
                 if not has_begun:
                     on_event(info("BRIDGE_RUNNING", _RUNNING, stream=name))
                 has_begun = True
-                session.run(until.is_set, once=once, skip=skip)
+                session.run(until.is_set, once=once, skip=skip, on_read=report)
             break
         except (BrokerError, DeliveryError) as error:
             if not surroundings.outlived(error):

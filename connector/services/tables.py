@@ -223,20 +223,18 @@ def _rebuild(
     )
     changelog = Changelog(session, paths.changelog(warehouse_of(config), stream.name), stream.name)
 
-    steps = Steps(on_event)
+    folder, steps = paths.table_folder(warehouse_of(config), name), Steps(on_event)
 
     def step(reached: str) -> None:
         steps.step(f"table {name}: {reached}")
 
     def once() -> Rebuilt:
         if start_from is not None:
-            path = paths.table_folder(warehouse_of(config), name)
-            return copy_base(
-                session, path, replace(definition, start_from=start_from), on_step=step
-            )
+            copy = replace(definition, start_from=start_from)
+            return copy_base(session, folder, copy, on_step=step)
         cut = changelog.progress().cut(now_us(), stream.stall_after_s, stream.wait_s)
         return rebuild_table(
-            *(session, paths.table_folder(warehouse_of(config), name), definition, changelog, cut),
+            *(session, folder, definition, changelog, cut),
             publish=publisher.publish,
             on_step=step,
             discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),

@@ -128,7 +128,14 @@ class BridgeSession:
         stack.callback(self._reader.close)
         self._warn_of_missing_topics(source)
 
-    def run(self, is_stopped: Callable[[], bool], *, once: bool = False, skip: str = "") -> None:
+    def run(
+        self,
+        is_stopped: Callable[[], bool],
+        *,
+        once: bool = False,
+        skip: str = "",
+        on_read: Callable[[int, int], None] = lambda read, total: None,
+    ) -> None:
         """Publish until `is_stopped`, or with `once`, until everything is published that the topics
         have at the start.
 
@@ -136,6 +143,8 @@ class BridgeSession:
             is_stopped: Asked several times a second.
             once: Stop at the end of the topics.
             skip: The id of a transaction that is published without the events that it lacks.
+            on_read: Receives how many offsets were read, and how many the topics had at the start
+                of the call, until that is reached.
 
         Raises:
             TopicError, ConfigError, InvalidChangeError: The source or its settings need a person.
@@ -143,12 +152,16 @@ class BridgeSession:
             DeliveryError, BrokerError: Kafka or the registry does not answer. Begin another
                 session.
         """
-        ends = self._reader.end_offsets() if once else {}
+        ends, begin = self._reader.end_offsets(), dict(self._reader.positions)
+        total, read = sum(max(0, end - begin[p]) for p, end in ends.items()), 0
         busy_at = time.monotonic()
         while not is_stopped():
             records = self._reader.poll(_POLL_S)
             for record in records:
                 self._add(record)
+            if read < total:
+                read = self._read_since(begin, ends)
+                on_read(read, total)
             self._tables.publish_news()
             for partition in self._reader.read_on():
                 self._sequencer.read_to(partition, self._reader.positions[partition])
@@ -307,6 +320,12 @@ class BridgeSession:
         # taken over would be behind those of the newer one.
         with suppress(ConnectorError):
             self._producer.close(0 if self._claim.is_lost else _CLOSE_S)
+
+    def _read_since(
+        self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> int:
+        positions = self._reader.positions
+        return sum(max(0, min(positions.get(p, e), e) - begin[p]) for p, e in ends.items())
 
     def _is_at(self, ends: Mapping[TopicPartition, int], *, is_idle: bool) -> bool:
         """Whether everything before `ends` is published. `is_idle`: nothing came for a while, so
