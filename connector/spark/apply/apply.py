@@ -29,7 +29,7 @@ from connector.spark.apply.merge import (
     merged_rows,
     rows_of_changes,
 )
-from connector.spark.apply.select import not_merged, select_changes
+from connector.spark.apply.select import LetterRules, not_merged, select_changes
 from connector.spark.apply.statistics import (
     BatchStatistics,
     FlatChanges,
@@ -80,14 +80,13 @@ def apply(
     *,
     publish: Callable[[Iterable[DeadLetter]], int],
     on_step: Callable[[str], None] = lambda step: None,
-    discarded: Callable[[], frozenset[str]] = frozenset,
+    rules: LetterRules = LetterRules(),
     merge_few: MergeFew | None = None,
 ) -> Applied | None:
     """Bring the table to `cut`, which was chosen from the changelog's progress. None: it is there,
     or at a later one.
 
-    `publish` delivers dead letters, or raises. `discarded` returns the ids of discarded ones, if
-    rows are blocked (DLQ-3). `merge_few` merges few changes without Spark. Raises `TableError`,
+    `publish` delivers dead letters, or raises. `merge_few` merges few changes without Spark. Raises `TableError`,
     `WriterConflictError`, `DeliveryError`. The table is then unchanged.
 
     If another program replaces files of the table meanwhile, without a change of rows, the apply
@@ -100,7 +99,7 @@ def apply(
                 *(table, changelog, source, cut),
                 publish=publish,
                 on_step=on_step,
-                discarded=discarded,
+                rules=rules,
                 merge_few=merge_few,
             )
         except WriterConflictError:
@@ -118,7 +117,7 @@ def _apply(
     *,
     publish: Callable[[Iterable[DeadLetter]], int],
     on_step: Callable[[str], None],
-    discarded: Callable[[], frozenset[str]],
+    rules: LetterRules,
     merge_few: MergeFew | None,
 ) -> Applied | None:
     on_step("apply begun")
@@ -134,7 +133,7 @@ def _apply(
         blocked = BlockedRows(
             *(table, changelog, before, newest, cut.batch),
             below=_below(cut),
-            discarded=discarded,
+            discarded=rules.discarded,
             horizon=cut.horizon,
         )
     if is_there and blocked is not None and blocked.blocking == before.blocked_rows:
@@ -148,12 +147,12 @@ def _apply(
         )
         if applied is not None:
             return applied
-    if truncation.unnumbered is not None:
-        publish(table_letters(truncation.unnumbered, table.layout.definition))
     with caching() as cache:
         selection = _selection(
-            *(table, changelog, source, before, cut, truncation), blocked, publish, cache
+            *(table, changelog, source, before, cut, truncation), blocked, publish, rules, cache
         )
+        if truncation.unnumbered is not None:
+            publish(table_letters(truncation.unnumbered, table.layout.definition))
         assert selection.flat is not None
         on_step("letters published")
         blocking = blocked.blocking if blocked else ()
@@ -330,6 +329,7 @@ def _selection(
     truncation: Truncation,
     blocked: BlockedRows | None,
     publish: Callable[[Iterable[DeadLetter]], int],
+    rules: LetterRules,
     cache: Cache,
 ) -> _Selection:
     """The changes that the cut adds to the table. Those that it cannot hold become dead letters.
@@ -362,6 +362,7 @@ def _selection(
         before,
         blocked,
         lambda letters: publish(table_letters(letters, definition)),
+        rules,
     )
     rows = flatten_entries(selected, layout, all_plain=statistics.all_plain)
     flat = FlatChanges(rows, statistics)

@@ -51,9 +51,6 @@ from connector.validation import KafkaRecord, validate_record
 from connector.watermarks.freshness import EndOffsets
 from connector.write_streams.releases import ReleasedRange, ReleaseProgress, ReleaseRows
 
-MIN_RECORDS_FOR_RATIO = 1_000
-"""A batch with fewer records is too small for the ratio of rejected records (DLQ-5)."""
-
 COUNT_EVERY_US = 60_000_000
 """How often an idle stream counts the external dead letters."""
 
@@ -514,10 +511,7 @@ class Ingest:
             reason: count for reason, count in counts.rejected.items() if reason != "TOO_LATE"
         }
         rejected = sum(counted.values())
-        too_many = (
-            counts.records >= MIN_RECORDS_FOR_RATIO
-            and rejected > self._stream.max_dead_letter_ratio * counts.records
-        )
+        too_many = self._stream.rejects_too_many(counts.records, rejected)
         if not too_many and not (self._stream.halt_on_first and rejected):
             return
         reason = max(counted, key=lambda name: counted[name])
