@@ -54,7 +54,9 @@ def rebuilt(
     cut = changelog.progress().cut(stream.clock, stream.config.stall_after_s)
     path = f"{stream.folder}/tables/{wanted.name}"
     known = (stream.spark, path, wanted, changelog, cut)
-    return rebuild(*known, publish=stream.publish, on_step=on_step, rules=LetterRules(lambda: discarded))
+    return rebuild(
+        *known, publish=stream.publish, on_step=on_step, rules=LetterRules(lambda: discarded)
+    )
 
 
 @pytest.fixture(scope="module")

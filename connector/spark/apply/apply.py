@@ -29,7 +29,7 @@ from connector.spark.apply.merge import (
     merged_rows,
     rows_of_changes,
 )
-from connector.spark.apply.select import LetterRules, not_merged, select_changes
+from connector.spark.apply.select import NO_RULES, LetterRules, not_merged, select_changes
 from connector.spark.apply.statistics import (
     BatchStatistics,
     FlatChanges,
@@ -51,6 +51,7 @@ from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.dead_letters import table_letters
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table, new_attempt
+from connector.state.accepted_losses import is_unconfirmed
 from connector.state.apply_level import MergeFew, SmallApply, is_few
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
@@ -80,14 +81,14 @@ def apply(
     *,
     publish: Callable[[Iterable[DeadLetter]], int],
     on_step: Callable[[str], None] = lambda step: None,
-    rules: LetterRules = LetterRules(),
+    rules: LetterRules = NO_RULES,
     merge_few: MergeFew | None = None,
 ) -> Applied | None:
     """Bring the table to `cut`, which was chosen from the changelog's progress. None: it is there,
     or at a later one.
 
-    `publish` delivers dead letters, or raises. `merge_few` merges few changes without Spark. Raises `TableError`,
-    `WriterConflictError`, `DeliveryError`. The table is then unchanged.
+    `publish` delivers dead letters, or raises. `merge_few` merges few changes without Spark. Raises
+    `TableError`, `WriterConflictError`, `DeliveryError`. The table is then unchanged.
 
     If another program replaces files of the table meanwhile, without a change of rows, the apply
     begins again (RUN-3).
@@ -455,6 +456,7 @@ def _after(
             filter(None, (before.as_of, cut.freshness.time_of(complete_to_batch))), default=None
         ),
         blocked_rows=blocking,
+        lacks_lost_records=is_unconfirmed(cut.losses, table.layout.definition.name),
         # A blocked row may wait for a change that is older than the new tombstones.
         horizon=(
             before.horizon

@@ -21,7 +21,7 @@ from connector import warehouse as paths
 from connector.dead_letters.envelope import DeadLetter
 from connector.errors.tables import table_changed_during_rebuild, table_missing
 from connector.spark.apply.apply import Applied, apply
-from connector.spark.apply.select import LetterRules
+from connector.spark.apply.select import NO_RULES, LetterRules
 from connector.spark.apply.statistics import check_changelog
 from connector.spark.cluster import repeating
 from connector.spark.failures import applying
@@ -77,7 +77,7 @@ def rebuild(
     *,
     publish: Callable[[Iterable[DeadLetter]], int],
     on_step: Callable[[str], None] = lambda step: None,
-    rules: LetterRules = LetterRules(),
+    rules: LetterRules = NO_RULES,
 ) -> Rebuilt:
     """Build the table at `path` again under `definition`, at `cut`, or later if the old table
     contains more. Columns may differ, and another program may have written to the table.

@@ -35,6 +35,9 @@ class LetterRules:
     are_too_many: Callable[[int, int], bool] = lambda changes, rejected: False
 
 
+NO_RULES: Final = LetterRules()
+
+
 def not_merged(since: DataFrame, before: TableState) -> DataFrame:
     """The changes in `since` that are not merged yet, including those that waited.
 
@@ -60,7 +63,7 @@ def select_changes(
     before: TableState,
     blocked: BlockedRows | None,
     publish: Callable[[DataFrame], object],
-    rules: LetterRules = LetterRules(),
+    rules: LetterRules = NO_RULES,
 ) -> tuple[DataFrame, BatchStatistics, BlockedFrom | None]:
     """The changes that can be merged, their statistics, and where the changes that wait begin.
 
