@@ -94,7 +94,7 @@ def _commands(report: StatusReport) -> Iterator[str]:
         if not of_table.apply:
             yield "connector run"
         if of_table.lacks_lost_records:
-            yield f"connector table confirm {of_table.name} --why REASON"
+            yield f"connector table confirm {of_table.name} --help"
         if of_table.is_waiting:
             yield f"connector partitions list {of_table.stream}"
         columns = (_column_for(*cell) for cell in of_table.cells_without_column)

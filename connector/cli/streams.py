@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from connector.cli.parameters import MOMENT, config_of, json_option, why_option
+from connector.cli.parameters import MOMENT, check_why, config_of, json_option, why_option
 from connector.cli.terminal import console, err, escaped, out, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
@@ -17,6 +17,7 @@ from connector.services.requests import (
     accept_loss,
     close_partition,
     incomplete_transactions,
+    lost_records,
     release_transaction,
 )
 from connector.services.requests import partitions as partitions_of
@@ -171,13 +172,18 @@ def stream() -> None:
 
 @stream.command("accept-loss")
 @click.argument("name", metavar="STREAM")
-@why_option
+@click.option("--why", help="The reason. Without it, the lost offsets are only shown.")
 @click.pass_context
-def accept_loss_command(ctx: click.Context, name: str, why: str) -> None:
+def accept_loss_command(ctx: click.Context, name: str, why: str | None) -> None:
     """Have ingest of STREAM go on behind the records that Kafka deleted before they were read.
 
     `status` and `audit` show the loss from then on. No table of STREAM is a consistent cut until
     you confirm it: connector table confirm.
     """
+    if why is None:
+        out(text_of(lost_records(config_of(ctx), name)))
+        err("nothing is accepted yet: to go on without these records, give the reason with --why")
+        return
+    check_why(why)
     request = accept_loss(config_of(ctx), name, why=why)
     err(f"accepted: {text_of(request.lost)}; ingest goes on behind them when it starts again")

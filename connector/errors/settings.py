@@ -215,7 +215,7 @@ def nothing_to_confirm(table: str) -> ConfigError:
         "NOTHING_LOST",
         f"Table {table} has no unconfirmed loss",
         "Ingest has passed no lost records of its stream since it was last confirmed",
-        "",
+        "Accept the loss first, and start ingest, if records are lost",
         table=table,
     )
 

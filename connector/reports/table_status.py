@@ -52,7 +52,7 @@ class TableStatus(Viewed):
                                     recommended_max_staleness_s follows from it (TBL-19)
     apply_every_s, due_at           the time from one apply to the next, and when the next one is
                                     due (JOB-2); None: at once
-    lacks_lost_records              Kafka deleted records of its stream unread, and nobody has
+    lacks_lost_records              Kafka deleted records of its stream unread, and no person has
                                     confirmed the table since (RUN-7)
     definition_hints                the hints about its definition (EVO-2)
     cells_without_column            families and qualifiers of recent changes that no column shows

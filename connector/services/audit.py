@@ -175,7 +175,6 @@ def _of_stream(
     config: ConnectorConfig, source: StreamConfig, on_event: OnEvent, on_rows: OnRows
 ) -> StreamAudit | None:
     from connector.lake.audit import AuditLog, open_logged
-    from connector.lake.state_reader import progress_of
 
     logged = open_logged(warehouse_of(config), source.name)
     if logged is None:
@@ -193,7 +192,7 @@ def _of_stream(
         result,
         source=_of_source(config, source, on_event),
         incomplete=logged.incomplete,
-        losses=progress_of(warehouse_of(config), source.name).losses,
+        losses=logged.losses,
         write_streams=faulty(logged.write_streams()),
         faulty_tables=faulty_tables(
             warehouse_of(config),

@@ -22,6 +22,7 @@ from connector.services.load_config import who
 from connector.services.warehouses import warehouse_of
 from connector.state.accepted_losses import (
     AcceptLoss,
+    Lost,
     is_unconfirmed,
     lost_between,
     offsets_of,
@@ -177,6 +178,22 @@ def release_transaction(
     return request
 
 
+def lost_records(config: ConnectorConfig, stream: str) -> Lost:
+    """The records that Kafka deleted before they were read, by Kafka partition: the first offset,
+    and the next one that is left. Raises as `accept_loss`.
+    """
+    from connector.kafka import topics
+    from connector.lake.state_reader import logged_ends
+
+    source = find_stream(config, stream)
+    facts = topics.describe(config.kafka, source.topic)
+    read_to = logged_ends(warehouse_of(config), source.name)
+    lost = lost_between(read_to, topics.beginning_offsets(config.kafka, facts))
+    if not lost:
+        raise nothing_lost(source.name)
+    return lost
+
+
 def accept_loss(
     config: ConnectorConfig, stream: str, *, why: str, by: str | None = None
 ) -> AcceptLoss:
@@ -198,22 +215,15 @@ def accept_loss(
     Raises:
         ConfigError: There is no such stream, or no record of it is lost, or `why` or `by` cannot be
             stored.
-        TopicError: The topic is not the one that was read.
+        TopicError: There is no such topic.
         TableError: The warehouse cannot be read or written.
         BrokerError: Kafka does not answer.
     """
-    from connector.kafka import topics
     from connector.lake.overrides import Overrides
-    from connector.lake.state_reader import logged_ends
 
-    source = find_stream(config, stream)
-    facts = topics.describe(config.kafka, source.topic)
-    read_to = logged_ends(warehouse_of(config), source.name)
-    lost = lost_between(read_to, topics.beginning_offsets(config.kafka, facts))
-    if not lost:
-        raise nothing_lost(source.name)
+    name, lost = find_stream(config, stream).name, lost_records(config, stream)
     by = who() if by is None else by
-    request = AcceptLoss(1, source.name, "", offsets_of(lost), why, now_us(), by)
+    request = AcceptLoss(1, name, "", offsets_of(lost), why, now_us(), by)
     Overrides(warehouse_of(config)).add(request)
     return request
 

@@ -50,8 +50,8 @@ class TableState:
     rebuild                 the id of the rebuild that made this table; empty: it was never rebuilt
                             (TBL-21)
     definition_version      the version of its definition (EVO-1)
-    lacks_lost_records      Kafka deleted records of the stream unread, and nobody has confirmed the
-                            table since (RUN-7)
+    lacks_lost_records      Kafka deleted records of the stream unread, and no person has confirmed
+                            the table since (RUN-7)
 
     All times and timestamps are microseconds.
     """

@@ -122,7 +122,7 @@ def test_an_accepted_loss_is_passed_and_no_table_is_a_cut_until_it_is_confirmed(
 
 
 def test_records_that_are_deleted_during_a_run_are_named(live: Live, admin: AdminClient) -> None:
-    """nothing_lost, RUN-7: Spark's source notices the loss after the start; the error is the same."""
+    """nothing_lost, RUN-7: Spark notices the loss after the start. The error is the same."""
     live.publish(account("a", 1, name="Ada"), at=0)
     live.pipeline().run_once()
     live.publish(*(account("a", at, name="Bob") for at in (2, 3, 4)), at=0)
