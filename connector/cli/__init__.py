@@ -63,6 +63,10 @@ COMMANDS: Final = {
         "connector.cli.status:command",
         "Show lag, staleness and dead letters of streams and tables.",
     ),
+    "stream": (
+        "connector.cli.streams:stream",
+        "Go on behind records that Kafka deleted unread.",
+    ),
     "table": (
         "connector.cli.table:command",
         "Show the jobs of a table; set its staleness bound; rebuild it.",

@@ -135,6 +135,21 @@ def entry_unknown(kind: str) -> TableError:
     )
 
 
+def table_rejects_changes(
+    table: str, stream: str, changes: int, rejected: int, cause: str
+) -> TableError:
+    return TableError(
+        "TABLE_REJECTS_CHANGES",
+        f"Table {table} cannot hold {rejected} of the next {changes} changes",
+        f"The commonest cause is {cause}. The definition of the table may be wrong. Nothing was"
+        " applied, and no dead letter was published",
+        "Correct the definition, and rebuild the table. If the changes are wrong, raise"
+        f" max_dead_letter_ratio of stream {stream}: they then become dead letters",
+        table=table,
+        stream=stream,
+    )
+
+
 def blocking_letters_too_many(table: str, limit: str) -> TableError:
     return TableError(
         "ROWS_BLOCKED",

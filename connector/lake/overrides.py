@@ -1,6 +1,6 @@
 """The requests of operators to a running pipeline, as Delta tables with a row for each action
-(TBL-20, WMK-8, ING-2, WRS-18). The newest commit of `_connector/overrides` has all bounds and paces
-that are in force. In the other tables, it has the greatest number.
+(TBL-20, WMK-8, ING-2, WRS-18, RUN-7). The newest commit of `_connector/overrides` has all bounds
+and paces that are in force. In the other tables, it has the greatest number.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from connector import warehouse as paths
 from connector.errors import check_note
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import append_next, quoted, select
+from connector.state.accepted_losses import AcceptLoss
 from connector.state.damage import reading
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import (
@@ -35,12 +36,13 @@ from connector.stored import from_stored, to_stored
 from connector.tables.alterations import ColumnOverride
 from connector.write_streams.releases import ReleaseRows
 
-_Request = TypeVar("_Request", ClosePartition, ReleaseTransaction, ReleaseRows)
+_Request = TypeVar("_Request", ClosePartition, ReleaseTransaction, ReleaseRows, AcceptLoss)
 
 _PATH_OF: Final = {
     ClosePartition: paths.closed_partitions,
     ReleaseTransaction: paths.released_transactions,
     ReleaseRows: paths.released_rows,
+    AcceptLoss: paths.accepted_losses,
 }
 _COLUMNS_OF: Final = {
     ClosePartition: {
@@ -54,6 +56,10 @@ _COLUMNS_OF: Final = {
     ReleaseRows: {
         **dict.fromkeys(("stream", "write_stream", "reason", "made_by"), "string"),
         **dict.fromkeys(("number", "commit_timestamp", "made_at"), "int64"),
+    },
+    AcceptLoss: {
+        **dict.fromkeys(("stream", "table", "offsets", "reason", "made_by"), "string"),
+        **dict.fromkeys(("number", "made_at"), "int64"),
     },
 }
 _SETTINGS: Final = {
@@ -139,7 +145,7 @@ class Overrides:
         with reading(path, "A row"):
             return [from_stored(type_, row) for row in rows]
 
-    def add(self, request: ClosePartition | ReleaseTransaction | ReleaseRows) -> None:
+    def add(self, request: ClosePartition | ReleaseTransaction | ReleaseRows | AcceptLoss) -> None:
         """Store a request. It gets the next number, or its own if that is greater.
 
         Raises `ConfigError` if the reason or the author is not a text that can be stored.

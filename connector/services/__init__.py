@@ -24,7 +24,9 @@ from connector.services.metrics import Metrics
 from connector.services.read import TableRead, read
 from connector.services.reload import ConfigFile
 from connector.services.requests import (
+    accept_loss,
     close_partition,
+    confirm_table,
     incomplete_transactions,
     partitions,
     release_transaction,
@@ -54,10 +56,12 @@ __all__ = [
     "Metrics",
     "StatusReport",
     "TableRead",
+    "accept_loss",
     "alter_table",
     "audit",
     "close_partition",
     "commit_write_streams",
+    "confirm_table",
     "discard_write_streams",
     "drop_table",
     "explain",

@@ -36,6 +36,7 @@ from connector.services.source_tables import SourceTables, follows_sources
 from connector.services.stopped_tables import StoppedTables, error_of
 from connector.services.surroundings import Surroundings, is_away
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
+from connector.state.accepted_losses import AcceptLoss
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.jobs import Job, JobKind
 from connector.state.overrides import ClosePartition
@@ -473,6 +474,7 @@ def ports_of(
     """Kafka, the registry and the clock of one stream, checked before anything starts (REC-2)."""
     from connector.kafka import topics
     from connector.kafka.client import records_between
+    from connector.kafka.consume.start_offsets import first_arrivals
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import external_dead_letters
     from connector.kafka.probe_offsets import open_transactions
@@ -498,6 +500,8 @@ def ports_of(
         closed_partitions=lambda after: overrides.requests(ClosePartition, name, above=after),
         releases=lambda after: overrides.requests(ReleaseTransaction, name, above=after),
         row_releases=lambda after: overrides.requests(ReleaseRows, name, above=after),
+        accepted_losses=lambda after: overrides.requests(AcceptLoss, name, above=after),
+        first_arrivals=lambda offsets: first_arrivals(kafka, describe(), offsets),
         discarded=lambda: read_ledger(kafka, topic).ids(LetterState.DISCARDED),
         external_dead_letters=lambda counts, published: external_dead_letters(
             kafka, topic, counts, published

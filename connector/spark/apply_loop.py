@@ -27,6 +27,7 @@ from connector.events import Event, OnEvent, info
 from connector.records.views import view_of_time
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.apply.follow import DefinitionPorts, Definitions
+from connector.spark.apply.select import LetterRules
 from connector.spark.cluster import (
     Pool,
     Spent,
@@ -368,6 +369,8 @@ class Applies:
     def _apply(self, name: str, cut: Cut) -> bool:
         table, definition = self._tables[name], self._config.tables[name]
         ports, changelog = self._ports[definition.stream], self._changelogs[definition.stream]
+        of_stream = self._config.streams[definition.stream]
+        rules = LetterRules(partial(_discarded, ports), of_stream.rejects_too_many)
         started_at, before = ports.now(), table.table_state()
         job = Job(
             JobKind.APPLY,
@@ -389,7 +392,7 @@ class Applies:
                     *(table, changelog, definition.source, cut),
                     publish=ports.publish,
                     on_step=lambda step: self._on_step(f"table {name}: {step}"),
-                    discarded=partial(_discarded, ports),
+                    rules=rules,
                     merge_few=self._merge_few,
                 )
 

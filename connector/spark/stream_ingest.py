@@ -7,7 +7,8 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -139,11 +140,14 @@ class StreamIngest:
         self._ingest.recover()
         self._ingest.check_topic()
         self.changelog.declare()
+        first = self._earliest()
+        self._ingest.pass_lost_records(first)
         newest = self.changelog.newest()
         # The changelog records what was read. Without it, a checkpoint would make the query skip
-        # records that were never logged.
-        forget_checkpoint(self._spark, self._checkpoint, even_finished=newest is None)
-        start = {**self._earliest(), **(newest.offsets.end if newest else {})}
+        # records that were never logged. A batch that passed lost records is in no checkpoint.
+        no_checkpoint = newest is None or bool(newest.losses)
+        forget_checkpoint(self._spark, self._checkpoint, even_finished=no_checkpoint)
+        start = {**first, **(newest.offsets.end if newest else {})}
         writer = read_stream(
             self._spark, self._config.kafka, self._stream, start
         ).writeStream.foreachBatch(self._batch)
@@ -226,7 +230,7 @@ class StreamIngest:
             if self._failure is not None:
                 self._failure.__suppress_context__ = True
                 raise self._failure  # noqa: B904, its own cause says whether executors were lost
-            with ingesting(self._stream.name):
+            with self._ingesting():
                 raise
 
     def check(self, *, again: bool = True) -> None:
@@ -277,6 +281,19 @@ class StreamIngest:
             else:
                 return
 
+    @contextmanager
+    def _ingesting(self) -> Iterator[None]:
+        """As `ingesting`, with the offsets of records that Kafka deleted unread (RUN-7)."""
+        try:
+            with ingesting(self._stream.name):
+                yield
+        except TopicError as error:
+            if error.code == "RECORDS_DELETED" and (
+                lost := self._ingest.lost_records(self._earliest())
+            ):
+                raise self._ingest.records_deleted(lost) from error
+            raise
+
     def _ask_every_s(self) -> float:
         bounds = bounds_in_force(self._tables, self._bounds()).values()
         return max(MIN_ASK_EVERY_S, min(bounds) / 4) if bounds else ASK_EVERY_S
@@ -319,7 +336,7 @@ class StreamIngest:
             self._on_step("batch begun")
             began, before = time.monotonic(), self._last or self.changelog.progress()
             try:
-                with ingesting(self._stream.name):
+                with self._ingesting():
                     offsets = batch_range(
                         self._spark, self._checkpoint, batch_id, self._stream.topic
                     )
