@@ -690,4 +690,4 @@ def test_heartbeats_alone_make_no_batch_and_no_apply(live: Live, *, is_cut: bool
         live.publish(account("b", now_us(), name="Bob"))
         before = state().merged
         beat(lambda: state().merged > before and state().is_consistent_cut is is_cut, 40)
-    check(live)
+    assert live.table() == live.truth()
