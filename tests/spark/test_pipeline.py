@@ -651,7 +651,7 @@ class Announced(Live):
 
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_heartbeats_alone_make_no_batch_and_no_apply(live: Live, *, is_cut: bool) -> None:
-    """TBL-24, TBL-16, RUN-5: and the table is as fresh as with them. A change ends the wait, and is
+    """TBL-24, TBL-16: and the table is as fresh as with them. A change ends the wait, and is
     in the table soon.
     """
     warehouse = str(live.warehouse)
