@@ -494,6 +494,7 @@ def ports_of(
         publish=_publisher(config, topic, stack, counter or _Counter()),
         now=now_us,
         high_watermarks=lambda: topics.high_watermarks(kafka, describe()),
+        committed_ends=lambda: topics.end_offsets(kafka, describe()),
         count_rows=count_rows,
         earliest=lambda: topics.beginning_offsets(kafka, describe()),
         schema_by_id=_registry(config, stack),

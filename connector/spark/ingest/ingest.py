@@ -25,6 +25,8 @@ from connector.errors import TopicError
 from connector.errors.changelog import rejected_ratio_exceeded
 from connector.errors.kafka import stream_records_deleted
 from connector.records import codec
+from connector.records.model import Heartbeat
+from connector.records.rejection import Rejection
 from connector.records.views import view_of_time
 from connector.spark.ingest.completeness import count_rows_of, incomplete_transactions
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
@@ -59,6 +61,9 @@ from connector.write_streams.releases import ReleasedRange, ReleaseProgress, Rel
 COUNT_EVERY_US = 60_000_000
 """How often an idle stream counts the external dead letters."""
 
+MOST_HEARTBEATS = 1_000
+"""So many heartbeats may wait for their batch."""
+
 RECORDS_PER_TASK = 10_000
 """One task writes a smaller batch. Each task makes its own files, and a small file costs as much as
 it saves.
@@ -86,7 +91,9 @@ class IngestPorts:
     - `first_arrivals` returns when the first record from these offsets on arrived (µs), where it is
       known.
     - `open_transactions` returns the oldest open transaction of each Kafka partition that has one.
-    - `read` returns the committed records of a range, where Spark cannot read it (REC-25).
+    - `read` returns the committed records of a range, where Spark cannot read it (REC-25), or need
+      not (TBL-24).
+    - `committed_ends` returns the end of every Kafka partition for a reader of committed records.
     """
 
     topic: Callable[[], Topic]
@@ -108,6 +115,7 @@ class IngestPorts:
     partition_of: Callable[[bytes, int], int] | None = None
     open_transactions: Callable[[], Iterable[OpenTransaction]] = tuple
     read: Callable[[BatchRange], Iterator[KafkaRecord]] | None = None
+    committed_ends: Callable[[], Mapping[int, int]] = dict
 
 
 class _Requests(NamedTuple):
@@ -142,6 +150,7 @@ class Ingest:
         self._checked: TransactionCheck | None = None
         self._writer = uuid.uuid4().hex
         self._counted_at = -COUNT_EVERY_US
+        self._only_heartbeats_to: Mapping[int, int] = {}
         self._on_step = on_step
 
     def batch(self, rows: DataFrame, offsets: BatchRange) -> Progress:
@@ -233,9 +242,30 @@ class Ingest:
             return False
         return same(newest.offsets.end, self._ports.high_watermarks())
 
+    def has_only_heartbeats(self, read_to: Mapping[int, int]) -> bool:
+        """Whether Kafka has no record from these offsets on, the end of the newest batch, or only
+        heartbeats (TBL-24). Each is read once. Any thread may call it.
+        """
+        start, ends = self._with_heartbeats(read_to), self._ports.committed_ends()
+        waiting = BatchRange(start, {k: max(end, start.get(k, 0)) for k, end in ends.items()})
+        if waiting.records and (self._ports.read is None or waiting.records > MOST_HEARTBEATS):
+            return False
+        for record in self._ports.read(waiting) if self._ports.read and waiting.records else ():
+            decoded = codec.decode(record.value, self._schemas)
+            if isinstance(decoded, Rejection) or not isinstance(decoded.record, Heartbeat):
+                return False
+        self._only_heartbeats_to = waiting.end
+        return True
+
+    def _with_heartbeats(self, read_to: Mapping[int, int]) -> dict[int, int]:
+        """These offsets, without the heartbeats behind them that are known."""
+        passed = self._only_heartbeats_to
+        return {k: max(read_to.get(k, 0), passed.get(k, 0)) for k in read_to.keys() | passed.keys()}
+
     def refresh(self) -> None:
-        """Read the end offsets from Kafka again. If every record was read, the states of the stream
-        are as fresh as now (TBL-16), which is stored in a file (TBL-24). External dead letters, and
+        """Read the end offsets from Kafka again. If every record was read, or only heartbeats were
+        not, the states of the stream are as fresh as now (TBL-16), which is stored in a file
+        (TBL-24). External dead letters, and
         open transactions that hide records, are looked for once in `COUNT_EVERY_US`. A change is a
         commit.
         """
@@ -248,8 +278,12 @@ class Ingest:
             return
         if self._ports.topic().topic_id != newest.topic_id:
             return
-        ends, is_at_end = newest.offsets.end, asked.is_contained(newest.offsets.end)
+        ends = newest.offsets.end
+        if self._with_heartbeats(ends) != ends:
+            self.has_only_heartbeats(ends)  # more may have come
+        is_at_end = asked.is_contained(self._with_heartbeats(ends))
         if is_at_end:
+            asked = EndOffsets(asked.at, ends)
             self._changelog.write_freshness(asked)
         if asked.at - self._counted_at < COUNT_EVERY_US:
             return
