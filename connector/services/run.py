@@ -502,6 +502,7 @@ def ports_of(
             kafka, topic, counts, published
         ),
         partition_of=topics.partition_of,
+        erased=lambda: overrides.erased(name),
         open_transactions=lambda: open_transactions(kafka, describe()),
         read=lambda offsets: records_between(
             *(kafka, topic, describe().topic_id),

@@ -37,6 +37,7 @@ from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.dead_letters import rejected_letters
 from connector.spark.storage.logged_batch import BatchRange, LoggedBatch, same
 from connector.state.batch_counts import BatchRows, CountRows, counts_of
+from connector.state.erased_keys import ErasedKeys
 from connector.state.incomplete_transactions import ReleaseTransaction, TransactionCheck
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import SAMPLE_RECORDS, KeyPlacement
@@ -80,6 +81,7 @@ class IngestPorts:
       published since (DLQ-7).
     - `partition_of` returns the Kafka partition of a key among so many. None: it is not checked
       (ING-1).
+    - `erased` returns the erased rows (OPR-2).
     - `open_transactions` returns the oldest open transaction of each Kafka partition that has one.
     - `read` returns the committed records of a range, where Spark cannot read it (REC-25).
     """
@@ -100,6 +102,7 @@ class IngestPorts:
     )
     partition_of: Callable[[bytes, int], int] | None = None
     open_transactions: Callable[[], Iterable[OpenTransaction]] = tuple
+    erased: Callable[[], ErasedKeys] = ErasedKeys
     read: Callable[[BatchRange], Iterator[KafkaRecord]] | None = None
 
 
@@ -487,6 +490,7 @@ class Ingest:
             # same (MRG-11).
             horizon=before.horizon,
             truncated=before.truncations.ranks(),
+            erased=self._ports.erased().in_force(before.horizon),
         )
         arrived, asks = with_arrivals(rows, batch.asked.at), self._ports.schema_by_id is not None
         verdicts = validated(arrived, self._schemas, rules, ask_registry=asks)
