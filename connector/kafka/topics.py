@@ -372,7 +372,8 @@ def end_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
 def delete_before(kafka: KafkaConfig, topic: str, offsets: Mapping[int, int]) -> None:
     """Delete the records before an offset in each of these Kafka partitions."""
     until = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]
-    for deleted in client.admin(kafka).delete_records(until).values():
+    admin = client.admin(kafka)  # without it, no answer comes
+    for deleted in admin.delete_records(until).values():
         client.wait_for(deleted, kafka, f"delete records of {topic}")
 
 

@@ -244,8 +244,8 @@ _COUNT_OF_SLOT: Final = {
 
 def _sample(read: Read, rows: BatchRows) -> list[tuple[int, SampledChange]]:
     """Some changes of a row group that are no replays and were not erased, each with a number that
-    orders it. It depends on the coordinates of the change alone, so the same batch has the same sample, with
-    changes of all Kafka partitions and tables.
+    orders it. It depends on the coordinates of the change alone, so the same batch has the same
+    sample, with changes of all Kafka partitions and tables.
     """
     import pyarrow.compute as pc
 
