@@ -160,7 +160,7 @@ class Overrides:
         return kept[1]
 
     def erasure_secret(self, new: bytes | None = None) -> bytes:
-        """The secret of the hashes. `new` is stored if there is none and nothing was erased yet."""
+        """The secret of the hashes. A missing one becomes `new`, if nothing was erased yet."""
         path = paths.erasure_secret(self.warehouse)
         folder, _, name = path.rpartition("/")
         with explaining(path, "read"):
