@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from connector.cli.parameters import config_of, json_option
-from connector.cli.terminal import console, err, escaped, out, shown_bytes
+from connector.cli.terminal import err, escaped, out, show_fact, show_table, shown_bytes
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
 from connector.dead_letters.filter import text_of_bytes
@@ -25,7 +25,7 @@ from connector.tables.explain import ROW_MARK, Outcome, SetEntry
 from connector.text import counted
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from connector.cli.layout import Table
 
 ENTRIES_SHOWN: Final = 20
 """Of one change, in the table for people."""
@@ -86,14 +86,15 @@ def _print(history: RowHistory) -> None:
         "shown since": version,
     }
     for name, fact in facts.items():
-        out(f"{name:<11}  {fact}")
+        show_fact(name, fact, 11)
     for truncation in history.explanation.truncations:
         at = view_of_time(truncation.truncate.commit_timestamp)
-        out(f"truncated    {at}: hides {counted(truncation.hides, 'entry', 'entries')}")
+        hidden = counted(truncation.hides, "entry", "entries")
+        show_fact("truncated", f"{at}: hides {hidden}", 11)
     for shown in (_columns(history), _changes(history), _letters(history.dead_letters)):
         if shown.row_count:
             out("")
-            console().print(shown)
+            show_table(shown)
 
 
 def _shown_row(row: Json | None) -> str:

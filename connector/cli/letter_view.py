@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any, Final
 
-from connector.cli.terminal import escaped, out, shown_bytes
+from rich.cells import cell_len
+
+from connector.cli.layout import wrapped
+from connector.cli.terminal import escaped, out, show_fact, shown_bytes, width_of
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import LedgerEntry, LetterStatus
 from connector.dead_letters.source_letters import document_of
@@ -83,11 +87,11 @@ def print_letter(
     }
     for name, fact in facts.items():
         if fact is not None:
-            out(f"{name:<14}  {escaped(str(fact))}")
+            show_fact(name, str(fact), 14)
     for entry in history:
-        out(f"{'done':<14}  {escaped(_history_line(entry))}")
+        show_fact("done", _history_line(entry), 14)
     for name, value in letter.headers:
-        out(f"{'header':<14}  {escaped(name)} = {shown_bytes(value, 200)}")
+        show_fact("header", f"{name} = {shown_bytes(value, 200)}", 14)
     out("")
     _print_value(letter, schemas, everything)
 
@@ -114,12 +118,25 @@ def _print_value(letter: DeadLetter, schemas: Schemas, everything: bool) -> None
     lines = decoded if everything else _shortened_lines(decoded)
     title = f"value, {counted(len(value), 'byte')}"
     failure = _FAILED_AT.match(decoded[-1])
-    out(f"{title:<{_HEX_WIDTH}}  decoded")
-    hexes = hex_lines(shown, int(failure[1]) if failure else None)
-    for left, right in zip_longest(hexes, lines, fillvalue=""):
-        out(f"{left:<{_HEX_WIDTH}}  {right}".rstrip())
+    left = [title, *hex_lines(shown, int(failure[1]) if failure else None)]
+    _print_beside(left, ["decoded", *lines])
     if len(shown) < len(value):
         out(f"… {len(value) - len(shown):,} more bytes; --all shows them")
+
+
+def _print_beside(left: list[str], right: list[str]) -> None:
+    """Print lines beside others, or below them on a terminal that is too narrow."""
+    width = width_of(sys.stdout)
+    if width is not None and _HEX_WIDTH + 2 + max(map(cell_len, right)) > width:
+        for line in left:
+            out(line)
+        for line in right:
+            indent = len(line) - len(line.lstrip(" ")) + 2
+            for part in wrapped(line, width, indent):
+                out(part)
+        return
+    for at_left, at_right in zip_longest(left, right, fillvalue=""):
+        out(f"{at_left:<{_HEX_WIDTH}}  {at_right}".rstrip())
 
 
 def _shortened_lines(lines: list[str]) -> list[str]:

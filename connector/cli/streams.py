@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 
 from connector.cli.parameters import MOMENT, config_of, json_option, why_option
-from connector.cli.terminal import console, err, escaped, out, shown_bytes, table
+from connector.cli.terminal import err, escaped, out, show_table, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
 from connector.reports.stream_status import PartitionStatus
@@ -65,7 +65,7 @@ def _print_partitions(statuses: list[PartitionStatus], now: int) -> None:
             _range(status.key_range),
             "ended" if status.is_over else escaped(", ".join(status.waits_for)),
         )
-    console().print(shown)
+    show_table(shown)
 
 
 def _range(keys: KeyRange | None) -> str:
@@ -131,7 +131,7 @@ def list_transactions(ctx: click.Context, stream: str | None, *, as_json: bool) 
                 str(view_of_time(transaction.found_at)),
                 "yes" if transaction.is_released else "",
             )
-        console().print(shown)
+        show_table(shown)
     err(counted(len(incomplete), "incomplete transaction"))
 
 
