@@ -398,9 +398,7 @@ class Changelog(ChangelogReader):
         return count
 
     def newest_change(self, where: str) -> int:
-        """The greatest commit timestamp (µs) of the rows for which the SQL is true. 0: there is
-        none.
-        """
+        """The greatest commit timestamp (µs) of the rows for which the SQL is true, or 0."""
         newest = self.rows().where(where).agg(F.expr(f"max({_COMMITTED})")).collect()[0][0]
         return int(newest or 0)
 
