@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from connector.dead_letters.envelope import DeadLetter
     from connector.lake.overrides import Overrides
     from connector.spark.apply_loop import JobLog
-    from connector.spark.ingest.ingest import IngestPorts
+    from connector.spark.ingest.ports import IngestPorts
     from connector.spark.pipeline import Pipeline
     from connector.tables.published import PublishedTable
 
@@ -479,7 +479,7 @@ def ports_of(
     from connector.kafka.dead_letters.topic import external_dead_letters
     from connector.kafka.probe_offsets import open_transactions
     from connector.lake.batch_counts import count_rows
-    from connector.spark.ingest.ingest import IngestPorts
+    from connector.spark.ingest.ports import IngestPorts
 
     kafka, name, topic = config.kafka, stream.name, stream.topic
     describe = partial(topics.describe, kafka, topic)
@@ -508,6 +508,7 @@ def ports_of(
             kafka, topic, counts, published
         ),
         partition_of=topics.partition_of,
+        erased=lambda: overrides.erased(name),
         open_transactions=lambda: open_transactions(kafka, describe()),
         read=lambda offsets: records_between(
             *(kafka, topic, describe().topic_id),

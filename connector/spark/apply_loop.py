@@ -38,7 +38,7 @@ from connector.spark.cluster import (
     spending,
 )
 from connector.spark.failures import applying
-from connector.spark.ingest.ingest import IngestPorts
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.open_tables import OpenTables, TablePorts
 from connector.spark.storage.changelog import Changelog
 from connector.state.apply_level import MergeFew

@@ -25,7 +25,8 @@ from connector.events import Event, OnEvent, info
 from connector.records.views import view_of_time
 from connector.spark.cluster import Losses, Pool, follow_cores, in_pool, repeated
 from connector.spark.failures import ingesting
-from connector.spark.ingest.ingest import Ingest, IngestPorts
+from connector.spark.ingest.ingest import Ingest
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.ingest.source import batch_range, forget_checkpoint, read_stream
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import BatchRange

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -19,8 +19,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from connector.config.settings import StreamConfig
-from connector.dead_letters.envelope import DeadLetter
-from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.errors import TopicError
 from connector.errors.changelog import rejected_ratio_exceeded
 from connector.errors.kafka import stream_records_deleted
@@ -29,6 +27,7 @@ from connector.records.model import Heartbeat
 from connector.records.rejection import Rejection
 from connector.records.views import view_of_time
 from connector.spark.ingest.completeness import count_rows_of, incomplete_transactions
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
 from connector.spark.ingest.source import Topic, is_time_overflow, pieces, with_arrivals
 from connector.spark.ingest.validate import (
@@ -43,13 +42,12 @@ from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.dead_letters import rejected_letters
 from connector.spark.storage.logged_batch import BatchRange, LoggedBatch, Offsets, same
 from connector.state.accepted_losses import AcceptLoss, Lost, lost_between, offsets_of, text_of
-from connector.state.batch_counts import BatchRows, CountRows, counts_of
-from connector.state.incomplete_transactions import ReleaseTransaction, TransactionCheck
+from connector.state.batch_counts import BatchRows, counts_of
+from connector.state.incomplete_transactions import TransactionCheck
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import SAMPLE_RECORDS, KeyPlacement
 from connector.state.stream_progress import (
     BatchCounts,
-    OpenTransaction,
     Progress,
     StreamRules,
     still_hiding,
@@ -68,54 +66,6 @@ RECORDS_PER_TASK = 10_000
 """One task writes a smaller batch. Each task makes its own files, and a small file costs as much as
 it saves.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class IngestPorts:
-    """Functions that ingest needs from Kafka, the clock and the files of a changelog, because other
-    packages know these.
-
-    - `publish` delivers dead letters, or raises. It returns how many there were.
-    - `now` is the time in microseconds.
-    - `high_watermarks` returns the end of every Kafka partition, including open transactions.
-    - `schema_by_id` reads a schema from the registry, as JSON. It returns None if there is no such
-      id, and raises if the registry does not answer. None: no registry is configured.
-    - `closed_partitions` (WMK-8), `releases` (ING-2) and `row_releases` (WRS-18) return the
-      requests of operators with numbers greater than the given one.
-    - `discarded` returns the ids of discarded dead letters (DLQ-3).
-    - `external_dead_letters` continues their count. The second argument is how many ingest has
-      published since (DLQ-7).
-    - `partition_of` returns the Kafka partition of a key among so many. None: it is not checked
-      (ING-1).
-    - `accepted_losses` returns the decisions about lost records, as `releases` (RUN-7).
-    - `first_arrivals` returns when the first record from these offsets on arrived (µs), where it is
-      known.
-    - `open_transactions` returns the oldest open transaction of each Kafka partition that has one.
-    - `read` returns the committed records of a range, where Spark cannot read it (REC-25), or need
-      not (TBL-24).
-    - `committed_ends` returns the end of every Kafka partition for a reader of committed records.
-    """
-
-    topic: Callable[[], Topic]
-    publish: Callable[[Iterable[DeadLetter]], int]
-    now: Callable[[], int]
-    high_watermarks: Callable[[], Mapping[int, int]]
-    count_rows: CountRows
-    earliest: Callable[[], Mapping[int, int]]
-    schema_by_id: Callable[[int], str | None] | None = None
-    closed_partitions: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
-    releases: Callable[[int], Sequence[ReleaseTransaction]] = lambda taken_to: ()
-    row_releases: Callable[[int], Sequence[ReleaseRows]] = lambda taken_to: ()
-    accepted_losses: Callable[[int], Sequence[AcceptLoss]] = lambda taken_to: ()
-    first_arrivals: Callable[[Mapping[int, int]], Mapping[int, int]] = lambda offsets: {}
-    discarded: Callable[[], frozenset[str]] = frozenset
-    external_dead_letters: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = (
-        lambda count, published: count
-    )
-    partition_of: Callable[[bytes, int], int] | None = None
-    open_transactions: Callable[[], Iterable[OpenTransaction]] = tuple
-    read: Callable[[BatchRange], Iterator[KafkaRecord]] | None = None
-    committed_ends: Callable[[], Mapping[int, int]] = dict
 
 
 class _Requests(NamedTuple):
@@ -569,6 +519,7 @@ class Ingest:
             # same (MRG-11).
             horizon=before.horizon,
             truncated=before.truncations.ranks(),
+            erased=self._ports.erased().in_force(before.horizon),
         )
         arrived, asks = with_arrivals(rows, batch.asked.at), self._ports.schema_by_id is not None
         verdicts = validated(arrived, self._schemas, rules, ask_registry=asks)

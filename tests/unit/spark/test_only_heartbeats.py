@@ -12,7 +12,8 @@ from connector.config.settings import StreamConfig
 from connector.records import codec
 from connector.records.model import ChildPartition, ChildPartitions, Heartbeat
 from connector.records.rejection import Position
-from connector.spark.ingest.ingest import MOST_HEARTBEATS, Ingest, IngestPorts
+from connector.spark.ingest.ingest import MOST_HEARTBEATS, Ingest
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.storage.logged_batch import BatchRange
 from connector.validation import KafkaRecord
 from tests.changes import change
