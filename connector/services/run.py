@@ -281,8 +281,10 @@ class _Run:
         from connector.spark.jvm import jvm_usage
 
         usage = partial(jvm_usage, spark)
-        of_tables = partial(list, pipeline.stopped)
-        with self.metrics.running(), self.metrics.refreshing(self.config, usage, of_tables):
+        with (
+            self.metrics.running(),
+            self.metrics.refreshing(self.config, usage, lambda: list(pipeline.stopped)),
+        ):
             yield
 
     def _run_until_replaced(self, pipeline: Pipeline) -> ConnectorConfig | None:
