@@ -248,7 +248,7 @@ class _Run:
                         raise
                     wanted = self.reloads.go_back(error)
                     continue
-                with self._measuring(spark, self.config):
+                with self._measuring(spark, pipeline):
                     wanted, self.stopped = self._run_one(pipeline), pipeline.stopped
         if self.once and not self.stop.is_set():
             _report_open_transactions(self.config, self.on_event)
@@ -275,7 +275,7 @@ class _Run:
         return self._run_until_replaced(pipeline)
 
     @contextmanager
-    def _measuring(self, spark: SparkSession, config: ConnectorConfig) -> Iterator[None]:
+    def _measuring(self, spark: SparkSession, pipeline: Pipeline) -> Iterator[None]:
         """Ask for what is not in memory during the block, if the metrics have a reader."""
         if not self.is_measured:
             yield
@@ -283,7 +283,10 @@ class _Run:
         from connector.spark.jvm import jvm_usage
 
         usage = partial(jvm_usage, spark)
-        with self.metrics.running(), self.metrics.refreshing(config, usage):
+        with (
+            self.metrics.running(),
+            self.metrics.refreshing(self.config, usage, lambda: list(pipeline.stopped)),
+        ):
             yield
 
     def _run_until_replaced(self, pipeline: Pipeline) -> ConnectorConfig | None:
