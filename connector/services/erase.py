@@ -14,11 +14,13 @@ from connector.config.settings import find_table
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.ledger import OPEN_STATES
 from connector.errors import TopicError, check_note
+from connector.errors.changelog import pipeline_running
 from connector.events import OnEvent, log_event
 from connector.records.views import Time, Viewed
 from connector.services.dead_letters import DeadLetters
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
+from connector.services.process import status_of_pipeline
 from connector.services.rows.letters import is_of, rejected_letters
 from connector.services.warehouses import check_logs, only_use, warehouse_of
 from connector.state.erased_keys import EraseKey, key_hash
@@ -96,14 +98,16 @@ def erase(
 
     Raises:
         ConfigError: There is no such table, or `why` or `by` cannot be stored.
-        WriterConflictError: Another call of this process runs the stream, or another process
-            writes.
+        WriterConflictError: The pipeline runs, or another process writes.
         ConnectorError: Kafka or the warehouse cannot be used, or the newest batch is incomplete.
     """
     definition, by = find_table(config, table), who() if by is None else by
     check_note("why", why)
     check_note("by", by)
     check_logs(config, [definition.stream], [table])
+    pipeline = status_of_pipeline(config, definition.stream, now_us())
+    if pipeline.is_running and not dry_run:
+        raise pipeline_running(f"The erasure in {table}", pipeline.text, definition.stream)
     letters = _Letters(config, definition, row_key, by, on_event)
     with only_use(config, [definition.stream]), ExitStack() as stack:
         session = session_of(config, spark, stack, on_event, for_writing=not dry_run)
