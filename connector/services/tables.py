@@ -210,6 +210,7 @@ def _rebuild(
     from connector.services.run import Steps
     from connector.spark.apply.base import copy_base
     from connector.spark.apply.rebuild import rebuild as rebuild_table
+    from connector.spark.apply.select import LetterRules
     from connector.spark.cluster import follow_cores, repeating, watching
     from connector.spark.storage.changelog import Changelog
 
@@ -228,6 +229,9 @@ def _rebuild(
     def step(reached: str) -> None:
         steps.step(f"table {name}: {reached}")
 
+    def discarded() -> frozenset[str]:
+        return read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED)
+
     def once() -> Rebuilt:
         if start_from is not None:
             copy = replace(definition, start_from=start_from)
@@ -237,7 +241,7 @@ def _rebuild(
             *(session, folder, definition, changelog, cut),
             publish=publisher.publish,
             on_step=step,
-            discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
+            rules=LetterRules(discarded, stream.rejects_too_many),
         )
 
     follow_cores(session)
