@@ -164,5 +164,8 @@ class Progress:
         if not parts:
             return None
         (subject, text), *more = parts
-        others = (f"; {subject}: {text}" if subject else f"; {text}" for subject, text in more)
+        others = (
+            f"; {other}: {what}" if other not in {"", subject} else f"; {what}"
+            for other, what in more
+        )
         return info("PROGRESS", text + "".join(others), **fields_of(subject), **figures)
