@@ -28,7 +28,9 @@ _FAMILIES: Final[dict[str, Any]] = {
 
 
 class HasSamples(Protocol):
-    """What has figures: the `Metrics` of a pipeline, or a `ChangeProducer`. Any thread may ask."""
+    """Something with samples, for example the `Metrics` of a pipeline, or a `ChangeProducer`. Another
+    thread reads them.
+    """
 
     def samples(self) -> Iterable[Sample]: ...
 
