@@ -28,8 +28,8 @@ _FAMILIES: Final[dict[str, Any]] = {
 
 
 class HasSamples(Protocol):
-    """Something with samples, for example the `Metrics` of a pipeline, or a `ChangeProducer`. Another
-    thread reads them.
+    """Something with samples, which another thread reads: for example the `Metrics` of a
+    pipeline, or a `ChangeProducer`.
     """
 
     def samples(self) -> Iterable[Sample]: ...
