@@ -1,5 +1,5 @@
-"""Series and their samples, and the declarations of those of a producer (MET-1). `metrics` has those
-of a pipeline, whose imports a producer does not need.
+"""Series and their samples, and the series of a producer (MET-1). Those of a pipeline are in
+`metrics`, whose imports a producer does not need.
 """
 
 from __future__ import annotations
