@@ -144,6 +144,8 @@ def _commands(report: StatusReport) -> Iterator[str]:
         if stream.write_streams.is_withheld:
             yield f"connector write-streams list {stream.name}"
     for of_table in report.tables.values():
+        if of_table.lacks_lost_records:
+            yield f"connector table confirm {of_table.name} --help"
         if of_table.is_waiting:
             yield f"connector partitions list {of_table.stream}"
         columns = (_column_for(*cell) for cell in of_table.cells_without_column)
@@ -178,6 +180,8 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     if stream.ignored_claims:
         claims = f"{stream.ignored_claims:,}: they did not move the low watermark"
         yield "ignored claims", claims
+    for decision in stream.losses:
+        yield "lost records", decision.text
     yield from facts_of_checks(stream.checks, stream.now)
     yield from _incomplete(stream)
     yield from stream.write_streams.facts(stream.now)

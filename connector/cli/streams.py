@@ -1,5 +1,5 @@
 """`connector partitions` and `connector transactions`: what delays a stream and its tables, and how
-to end that (WMK-8, WMK-12, ING-2).
+to end that (WMK-8, WMK-12, ING-2). `connector stream`: how it goes on behind lost records (RUN-7).
 
 Names, ids and keys come from outside: they are escaped before they reach the terminal.
 """
@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import click
 
-from connector.cli.parameters import MOMENT, config_of, json_option, why_option
+from connector.cli.parameters import MOMENT, check_why, config_of, json_option, why_option
 from connector.cli.terminal import err, escaped, out, show_table, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
 from connector.reports.stream_status import PartitionStatus
 from connector.services.requests import (
+    accept_loss,
     close_partition,
     incomplete_transactions,
+    lost_records,
     release_transaction,
 )
 from connector.services.requests import partitions as partitions_of
+from connector.state.accepted_losses import text_of
 from connector.text import counted, duration
 from connector.watermarks.stream_partition import KeyRange
 
@@ -160,3 +163,27 @@ def release(
         f"{escaped(transaction)} is released with the next check; to check it: connector"
         f" transactions list {stream}"
     )
+
+
+@click.group()
+def stream() -> None:
+    """Go on behind records of a stream that Kafka deleted unread."""
+
+
+@stream.command("accept-loss")
+@click.argument("name", metavar="STREAM")
+@click.option("--why", help="The reason. Without it, the lost offsets are only shown.")
+@click.pass_context
+def accept_loss_command(ctx: click.Context, name: str, why: str | None) -> None:
+    """Have ingest of STREAM go on behind the records that Kafka deleted before they were read.
+
+    `status` and `audit` show the loss from then on. No table of STREAM is a consistent cut until
+    you confirm it: connector table confirm.
+    """
+    if why is None:
+        out(text_of(lost_records(config_of(ctx), name)))
+        err("nothing is accepted yet: to go on without these records, give the reason with --why")
+        return
+    check_why(why)
+    request = accept_loss(config_of(ctx), name, why=why)
+    err(f"accepted: {text_of(request.lost)}; ingest goes on behind them when it starts again")
