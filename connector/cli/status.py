@@ -65,20 +65,20 @@ def command(ctx: click.Context, *, as_json: bool, watch: bool) -> None:
 def _print(report: StatusReport) -> None:
     for stream in report.streams.values():
         out(f"stream {stream.name}")
-        for name, fact in _facts(stream):
+        for name, fact in facts(stream):
             out(f"  {name:<14}  {escaped(fact)}")
         out("")
     if report.tables:
         _print_tables(report)
     for fault in report.reload_refused:
         out(f"hint: the pipeline did not take the newest configuration: {escaped(fault)}")
-    for command in dict.fromkeys(_commands(report)):
+    for command in dict.fromkeys(commands(report)):
         out(f"run: {command}")
     for path, error in report.errors.items():
         err(f"{path}: {error}")
 
 
-def _commands(report: StatusReport) -> Iterator[str]:
+def commands(report: StatusReport) -> Iterator[str]:
     """The commands that help with the hints. Names of streams need no quotes."""
     for stream in report.streams.values():
         if not stream.ingest_batch or _waits_for_ingest(stream):
@@ -113,7 +113,8 @@ def _waits_for_ingest(stream: StreamStatus) -> bool:
     return is_stalled or stream.dead_letters.under_way or stream.write_streams.is_waiting
 
 
-def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
+def facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each fact, which is not escaped."""
     if stream.bridge is not None:
         yield from stream.bridge.facts(stream.now)
         if transaction := stream.bridge.lacking:
@@ -210,7 +211,7 @@ def _print_tables(report: StatusReport) -> None:
         shown.add_row(
             of_table.name,
             "" if below is None else _to_the_second(below),
-            _cut(of_table),
+            cut(of_table),
             f"{of_table.dead_letters.count:,}",
             _duration(of_table.age_s),
             _duration(of_table.max_staleness_s),
@@ -258,7 +259,8 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f} MiB"
 
 
-def _cut(status: TableStatus) -> str:
+def cut(status: TableStatus) -> str:
+    """Whether a table is a consistent cut, or since when it is none."""
     if status.is_consistent_cut:
         return "yes"
     if not status.apply:
