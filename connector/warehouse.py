@@ -3,6 +3,7 @@ table (TBL-4, TBL-13).
 
     streams/<stream>/changelog        the changelog of a stream
     streams/<stream>/freshness.json   when ingest last asked Kafka and had nothing to read
+    streams/<stream>/process.json     what the pipeline of the stream does
     streams/<stream>/checkpoint       Spark's checkpoint of its query; it can be removed
     tables/<table>/data               a table
     tables/<table>/tombstones         its tombstone table; after a rebuild, tombstones-<rebuild>
@@ -61,6 +62,11 @@ def freshness(warehouse: str, stream: str) -> str:
 def freshness_beside(changelog: str) -> str:
     """As `freshness`, for the stream with this changelog."""
     return f"{changelog.rpartition('/')[0]}/freshness.json"
+
+
+def process(warehouse: str, stream: str) -> str:
+    """The file in which the pipeline of a stream says what it does (RUN-1)."""
+    return f"{stream_folder(warehouse, stream)}/process.json"
 
 
 def tables_folder(warehouse: str) -> str:

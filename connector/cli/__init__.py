@@ -43,6 +43,10 @@ COMMANDS: Final = {
     ),
     "explain": ("connector.cli.explain:command", "Explain why a row is as it is."),
     "export": ("connector.cli.copies:export", "Write the rows of a table to a file."),
+    "jobs": (
+        "connector.cli.table:all_jobs",
+        "Show what batches, applies and other jobs did, and their sums by hour.",
+    ),
     "load": ("connector.cli.load:command", "Load existing rows into a table, all at once."),
     "partitions": (
         "connector.cli.streams:partitions",

@@ -13,9 +13,11 @@ from typing import Final
 import click
 
 from connector.cli.parameters import config_of, json_option
-from connector.cli.terminal import console, err, escaped, out, table
+from connector.cli.terminal import console, err, escaped, out, show_error, table
+from connector.errors import ConnectorError
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
+from connector.reports.reasons import exit_code
 from connector.reports.source_status import facts_of_checks
 from connector.reports.stream_status import StreamStatus
 from connector.reports.table_status import TableStatus
@@ -34,14 +36,22 @@ _READING_S: Final = 10.0
 @click.option(
     "--watch", is_flag=True, help=f"Refresh every {WATCH_EVERY_S:g} seconds until you press Ctrl-C."
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Print only why a person is needed, a line for each reason. The exit code is 0 (nothing"
+    " needs a person), 1 (something does) or 2 (it cannot be found out).",
+)
 @click.pass_context
-def command(ctx: click.Context, *, as_json: bool, watch: bool) -> None:
+def command(ctx: click.Context, *, as_json: bool, watch: bool, check: bool) -> int:
     """Show the progress of each stream, the age of each table, and open dead letters.
 
     The command reads the warehouse; the lag is from the last check of Kafka by ingest. The command
     asks Kafka only for the state of dead letters. If a stream or table cannot be read, it shows the
     others and the error.
     """
+    if check:
+        return _check(ctx, as_json=as_json, watch=watch)
     if as_json and watch:
         raise click.UsageError(
             "use --watch without --json; run `connector status --json` again to refresh JSON"
@@ -60,9 +70,40 @@ def command(ctx: click.Context, *, as_json: bool, watch: bool) -> None:
         time.sleep(WATCH_EVERY_S)
     if report.errors:
         raise next(iter(report.errors.values()))
+    return 0
+
+
+def _check(ctx: click.Context, *, as_json: bool, watch: bool) -> int:
+    if watch:
+        raise click.UsageError("use --check without --watch")
+    try:
+        report = status(config_of(ctx))
+    except ConnectorError as error:
+        show_error(error)
+        return 2
+    if as_json:
+        out(to_line(report.to_json()))
+    else:
+        _print_reasons(report)
+        if not report.reasons:
+            out("nothing needs a person")
+    return exit_code(report.reasons)
+
+
+def _print_reasons(report: StatusReport) -> None:
+    for reason in report.reasons:
+        out(escaped(reason.line))
 
 
 def _print(report: StatusReport) -> None:
+    by_text: dict[str, list[str]] = {}
+    for name, pipeline in report.pipelines.items():
+        by_text.setdefault(pipeline.text, []).append(name)
+    for text, of_streams in by_text.items():
+        names = f" of {', '.join(of_streams)}" if len(by_text) > 1 else ""
+        out(f"pipeline{names}  {escaped(text)}")
+    _print_reasons(report)
+    out("")
     for stream in report.streams.values():
         out(f"stream {stream.name}")
         for name, fact in facts(stream):
@@ -80,19 +121,19 @@ def _print(report: StatusReport) -> None:
 
 def commands(report: StatusReport) -> Iterator[str]:
     """The commands that help with the hints. Names of streams need no quotes."""
+    if any(pipeline.is_running is False for pipeline in report.pipelines.values()):
+        yield "connector run"
     for stream in report.streams.values():
-        if not stream.ingest_batch or _waits_for_ingest(stream):
-            yield "connector run"
         is_delayed = stream.stalled or stream.undeclared or stream.never_seen or stream.uncovered
         if stream.ingest_batch and is_delayed:
             yield f"connector partitions list {stream.name}"
         if stream.dead_letters.count:
             yield f"connector dead-letters list --stream {stream.name}"
+        if stream.last_audit is not None and stream.last_audit.error:
+            yield f"connector audit {stream.name}"
         if stream.write_streams.is_withheld:
             yield f"connector write-streams list {stream.name}"
     for of_table in report.tables.values():
-        if not of_table.apply:
-            yield "connector run"
         if of_table.is_waiting:
             yield f"connector partitions list {of_table.stream}"
         columns = (_column_for(*cell) for cell in of_table.cells_without_column)
@@ -105,12 +146,6 @@ def _column_for(family: str, qualifier: bytes) -> str | None:
     name = qualifier.decode("ascii", "replace")
     is_name = name.isidentifier() and name.isascii() and not name.startswith("_")
     return f"{name} STRING --family {family}" if is_name else None
-
-
-def _waits_for_ingest(stream: StreamStatus) -> bool:
-    """Whether a hint or a fact says to check that ingest runs."""
-    is_stalled = bool(stream.stalled) and stream.stalls_unverified
-    return is_stalled or stream.dead_letters.under_way or stream.write_streams.is_waiting
 
 
 def facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
@@ -142,6 +177,8 @@ def facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         yield "dead letters", _dead_letters(stream)
     if (maintained := _maintained(stream.maintenance, stream.now)) is not None:
         yield "maintained", maintained
+    if (audit := stream.last_audit) is not None:
+        yield "audited", f"{_ago(stream.now, audit.ended_at)}{', failed' if audit.error else ''}"
     if stream.other_commits:
         yield "others", _other_commits(stream.other_commits)
     for hint in stream.hints:

@@ -11,6 +11,7 @@ import click
 from connector.cli.parameters import DURATION_S, config_of, json_option, spark_options
 from connector.cli.terminal import console, err, escaped, out, show_event
 from connector.cli.terminal import table as empty_table
+from connector.clock import now_us
 from connector.config.settings import find_stream, find_table
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
@@ -19,7 +20,15 @@ from connector.services.alter import AlterReport, alter_table, publish_table
 from connector.services.drop_table import drop_table, orphaned_tables
 from connector.sources.columns import table_name
 from connector.sources.define import tables_of, toml_of
-from connector.state.jobs import MAINTENANCE, Job, recommended_bound_s
+from connector.state.jobs import (
+    MAINTENANCE,
+    Job,
+    JobKind,
+    JobSum,
+    Period,
+    recommended_bound_s,
+    sums_by,
+)
 from connector.tables.definition import Column
 from connector.tables.nested import type_of
 from connector.tables.values import Encoding
@@ -65,8 +74,9 @@ def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) 
         )
 
 
-def _print(jobs: list[Job]) -> None:
+def _print(jobs: list[Job], *, with_owner: bool = False) -> None:
     shown = empty_table(
+        *(("of",) if with_owner else ()),
         "job",
         "ended",
         "took",
@@ -84,9 +94,9 @@ def _print(jobs: list[Job]) -> None:
         if job.kind in MAINTENANCE:
             batches = counted(job.files, "file")
         counts = (f"{job.changes:,}", f"{job.letters:,}")
-        kind = job.kind.value.replace("_", "-" if job.kind in MAINTENANCE else " ")
         shown.add_row(
-            kind,
+            *((escaped(job.table or job.stream),) if with_owner else ()),
+            _kind(job.kind),
             str(view_of_time(job.ended_at)),
             f"{job.duration_s:.1f} s",
             batches,
@@ -96,6 +106,71 @@ def _print(jobs: list[Job]) -> None:
             escaped(job.error),
         )
     console().print(shown)
+
+
+@click.command()
+@json_option("Print one JSON object per line for each job, or for each sum.")
+@click.option(
+    "--by",
+    type=click.Choice([period.value for period in Period]),
+    help="Print the sums of the jobs of each kind by this period.",
+)
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice([kind.value for kind in JobKind]),
+    help="Only jobs of this kind. You can repeat it. Default: all kinds.",
+)
+@click.option(
+    "--within", type=DURATION_S, default="1d", help="Only jobs that ended since. Default: 1d."
+)
+@click.option("--limit", type=click.IntRange(1), help="Stop after this many jobs.")
+@click.pass_context
+def all_jobs(
+    ctx: click.Context,
+    *,
+    as_json: bool,
+    by: str | None,
+    kinds: tuple[str, ...],
+    within: int,
+    limit: int | None,
+) -> None:
+    """Show the jobs of all streams and tables, the newest first: batches, applies, rebuilds, reads
+    that merge, maintenance and audits.
+    """
+    wanted = [JobKind(kind) for kind in kinds] or list(JobKind)
+    since = now_us() - within * 1_000_000
+    jobs = tables.all_jobs(config_of(ctx), since=since, kinds=wanted)
+    shown: list[Job] | list[JobSum] = jobs if by is None else sums_by(Period(by), jobs)
+    if by is None and not as_json:
+        limit = limit or JOBS_FOR_PEOPLE
+    if as_json:
+        for row in shown[:limit]:
+            out(to_line(row.to_json()))
+    elif by is None and jobs:
+        _print(jobs[:limit], with_owner=True)
+    elif jobs:
+        _print_sums(sums_by(Period(by or Period.HOUR), jobs)[:limit])
+    err(f"{counted(len(jobs), 'job')} within {duration(within)}")
+
+
+def _print_sums(sums: list[JobSum]) -> None:
+    columns = ("jobs", "failed", "took", "cpu", "changes", "letters", "read", "written")
+    shown = empty_table("since", "job", *columns, right=frozenset(columns))
+    for row in sums:
+        shown.add_row(
+            str(view_of_time(row.since)).replace(":00.000000", ""),
+            _kind(row.kind),
+            *(f"{row.jobs:,}", f"{row.failed:,}", f"{row.duration_us / 1e6:,.1f} s"),
+            *(f"{row.cpu_us / 1e6:,.1f} s", f"{row.changes:,}", f"{row.letters:,}"),
+            *(f"{size / 1e6:,.1f} MB" for size in (row.bytes_read, row.bytes_written)),
+        )
+    console().print(shown)
+
+
+def _kind(kind: JobKind) -> str:
+    return kind.value.replace("_", "-" if kind in MAINTENANCE else " ")
 
 
 @command.command()

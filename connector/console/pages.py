@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from connector.cli import explain as explain_command
 from connector.cli import letter_view
@@ -17,8 +18,9 @@ from connector.config.settings import ConnectorConfig, find_stream, find_table
 from connector.console.charts import charts_of_table
 from connector.dead_letters.filter import LetterFilter, grouped
 from connector.errors import argument_invalid
-from connector.records.rejection import Reason
+from connector.records import rejection
 from connector.records.views import view_of_time
+from connector.reports.reasons import Reason
 from connector.services.dead_letters import DeadLetters
 from connector.services.requests import partitions
 from connector.services.rows.explain import explain
@@ -55,15 +57,6 @@ class Grid:
     more: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """Something that needs a person: what it is about, its path in the console, and what it is."""
-
-    subject: str
-    path: str
-    text: str
-
-
 class Pages:
     """The pages of a configuration, which is read again for each page."""
 
@@ -76,19 +69,29 @@ class Pages:
     def overview(self) -> Page:
         """What needs a person, and all streams and tables."""
         report = self._report()
-        values = {"title": "Overview", "needs": list(_needs(report)), "report": report}
-        times = {"time": view_of_time, "duration": _duration, "cut": cut}
-        return Page("overview", {**values, "commands": [*commands(report)], **times})
+        values = {
+            "title": "Overview",
+            "needs": _needs(report),
+            "report": report,
+            "commands": _commands(report),
+            "time": view_of_time,
+            "duration": _duration,
+            "cut": cut,
+        }
+        return Page("overview", values)
 
     def stream(self, name: str) -> Page:
         """One stream: its facts, and the stream partitions that delay it first."""
         report, config = self._report(), self._config()
         stream = find_stream(config, name)
         of_stream = report.streams.get(stream.name)
+        about = _about(report, stream=stream.name)
         values = {
             "title": f"Stream {stream.name}",
             "name": stream.name,
-            "needs": [need for need in _needs(report) if need.path == f"/streams/{stream.name}"],
+            "needs": _needs(about),
+            "hints": [] if of_stream is None else of_stream.hints,
+            "commands": _commands(about),
             "facts": [] if of_stream is None else _facts(facts(of_stream)),
             "partitions": _grid(table_of_partitions(partitions(config, stream.name))),
             "tables": sorted(config.tables_of(stream.name)),
@@ -102,10 +105,13 @@ class Pages:
         status, now = report.tables.get(name), now_us()
         done = jobs(config, name, limit=JOBS_READ)
         bound = None if status is None else status.max_staleness_s
+        about = _about(report, table=name)
         values = {
             "title": f"Table {name}",
             "definition": definition,
-            "needs": [need for need in _needs(report) if need.path == f"/tables/{name}"],
+            "needs": _needs(about),
+            "hints": [] if status is None else status.hints,
+            "commands": _commands(about),
             "status": status,
             "charts": charts_of_table(done, now, bound),
             "jobs": done[:20],
@@ -187,19 +193,32 @@ class Pages:
         return DeadLetters(self._config(), stream)
 
 
-def _needs(report: StatusReport) -> Iterator[Need]:
-    for path, error in report.errors.items():
-        subject = path.replace("s.", " ", 1)
-        yield Need(subject, f"/{path.replace('.', '/', 1)}", str(error))
-    for fault in report.reload_refused:
-        text = f"the pipeline did not take the newest configuration: {fault}"
-        yield Need("configuration", "/configuration", text)
-    for stream in report.streams.values():
-        for hint in stream.hints:
-            yield Need(f"stream {stream.name}", f"/streams/{stream.name}", hint)
-    for table in report.tables.values():
-        for hint in table.hints:
-            yield Need(f"table {table.name}", f"/tables/{table.name}", hint)
+def _needs(report: StatusReport) -> list[tuple[str, Reason]]:
+    """The reasons of a report, each with the path of its page."""
+    return [(_path(reason.subject), reason) for reason in report.reasons]
+
+
+def _path(subject: str) -> str:
+    """The page about the subject of a reason, such as `stream orders`. Many have the first page."""
+    kind, _, name = subject.replace("s.", " ", 1).partition(" ")
+    is_one = kind in ("stream", "table") and "," not in name
+    return f"/{kind}s/{quote(name, safe='')}" if is_one else "/"
+
+
+def _about(report: StatusReport, *, stream: str = "", table: str = "") -> StatusReport:
+    """The part of a report about one stream or table."""
+    path = _path(f"table {table}" if table else f"stream {stream}")
+    return replace(
+        report,
+        streams={name: it for name, it in report.streams.items() if name == stream},
+        tables={name: it for name, it in report.tables.items() if name == table},
+        pipelines={name: it for name, it in report.pipelines.items() if name == stream},
+        reasons=[reason for reason in report.reasons if _path(reason.subject) == path],
+    )
+
+
+def _commands(report: StatusReport) -> list[str]:
+    return list(dict.fromkeys(commands(report)))
 
 
 def _commands_for_letters(stream: str, reason: str) -> list[str]:
@@ -208,11 +227,11 @@ def _commands_for_letters(stream: str, reason: str) -> list[str]:
     return [shlex.join(replay), shlex.join([*replay, "--execute", "--why", "…"])]
 
 
-def _reasons(reason: str) -> frozenset[Reason]:
+def _reasons(reason: str) -> frozenset[rejection.Reason]:
     try:
-        return frozenset({Reason(reason)}) if reason else frozenset()
+        return frozenset({rejection.Reason(reason)}) if reason else frozenset()
     except ValueError:
-        raise argument_invalid("reason", reason, ", ".join(Reason)) from None
+        raise argument_invalid("reason", reason, ", ".join(rejection.Reason)) from None
 
 
 def _facts(pairs: Iterator[tuple[str, str]]) -> list[tuple[str, str]]:

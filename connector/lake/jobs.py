@@ -6,13 +6,16 @@ Times and watermarks are in microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import groupby
 from typing import Any, Final
 
 from connector import warehouse as paths
+from connector.lake.checks import open_existing
+from connector.lake.plain_table import open_table
 from connector.lake.small_tables import append, delete, quoted, select
+from connector.state.commits import Commit
 from connector.state.damage import reading
 from connector.state.jobs import MAINTENANCE, CutRecord, Job, JobKind
 from connector.stored import from_stored
@@ -26,6 +29,10 @@ _JOBS: Final = {
     **dict.fromkeys(("stream", "misfits"), "string"),
     **dict.fromkeys(("files", "bytes", "live_bytes", "disk_bytes"), "int64"),
 }
+_ADDED: Final = dict.fromkeys(
+    ("rows_read", "bytes_read", "rows_written", "bytes_written", "deletes", "cpu_us"), "int64"
+)
+"""Columns that the history of an older version lacks."""
 _CUTS: Final = {
     **dict.fromkeys(("stream", "table"), "string"),
     **dict.fromkeys(
@@ -52,6 +59,7 @@ class History:
             [{**asdict(job), "kind": job.kind.value}],
             _JOBS,
             lambda: self._jobs_to_forget(job.ended_at),
+            added=_ADDED,
         )
 
     def add_cut(self, cut: CutRecord) -> None:
@@ -68,22 +76,29 @@ class History:
 
     def jobs(
         self,
-        table: str,
+        table: str | None = None,
         *,
         limit: int | None = None,
         kinds: Collection[JobKind] = tuple(JobKind),
+        since: int = 0,
     ) -> list[Job]:
-        """The jobs of a table, of some kinds, the newest first."""
-        wanted = ", ".join(quoted(kind.value) for kind in kinds)
-        condition = f'"table" = {quoted(table)} AND kind IN ({wanted}) ORDER BY ended_at DESC'
-        rows = select(self._jobs, condition if limit is None else f"{condition} LIMIT {limit}")
+        """The jobs of a table (None: of all tables and streams), of some kinds, that ended at
+        `since` or later, the newest first.
+        """
+        wanted = ", ".join(quoted(kind.value) for kind in kinds) or "''"
+        of_table = "true" if table is None else f'"table" = {quoted(table)}'
+        condition = f"{of_table} AND kind IN ({wanted}) AND ended_at >= {since}"
+        ordered = f"{condition} ORDER BY ended_at DESC"
+        rows = select(self._jobs, ordered if limit is None else f"{ordered} LIMIT {limit}")
         return [self._job(row) for row in rows]
 
-    def maintenance(self, *, table: str = "", stream: str = "") -> dict[JobKind, Job]:
-        """The newest job of each kind of maintenance, of a table or a changelog (JOB-1)."""
+    def newest(
+        self, kinds: Collection[JobKind] = MAINTENANCE, *, table: str = "", stream: str = ""
+    ) -> dict[JobKind, Job]:
+        """The newest job of each of these kinds, of a table or a stream (JOB-1)."""
         owner = _owner_condition(table, stream)
         newest = {}
-        for kind in MAINTENANCE:
+        for kind in kinds:
             condition = f"{owner} AND kind = {quoted(kind.value)} ORDER BY ended_at DESC LIMIT 1"
             for row in select(self._jobs, condition):
                 newest[kind] = self._job(row)
@@ -153,12 +168,57 @@ class History:
 
     def _job(self, row: Mapping[str, Any]) -> Job:
         with reading(self._jobs, "A row"):
-            return from_stored(Job, row)
+            # Rows of an older version have no values in added columns.
+            return from_stored(Job, {k: value for k, value in row.items() if value is not None})
 
     def _cut(self, common: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> CutRecord:
         with reading(self._cuts, "A row"):
             versions = {row["table"]: row["version"] for row in rows}
             return from_stored(CutRecord, {**common, "versions": versions})
+
+
+def batches(warehouse: str, stream: str, *, since: int = 0) -> Iterator[Job]:
+    """The batches of a stream that were committed at `since` or later, the newest first, as far as
+    the log of its changelog has them (JOB-1). Raises `TableError`.
+    """
+    path = paths.changelog(warehouse, stream)
+    if open_existing(path) is None:
+        return
+    later: tuple[Job, int, int] | None = None  # and all changes and rejected records up to it
+    newest = dict[int, tuple[int, int]]()
+    for commit in open_table(path).commits():
+        with reading(path, f"Commit {commit.version}"):
+            if (stored := commit.stored) is None or "progress" not in stored:
+                continue
+            progress = stored["progress"]
+            counts = progress["changes"], sum(progress["rejected"].values())
+            newest.setdefault(progress["ingest_batch"], counts)
+            if later is not None:
+                yield _with_counts(*later, counts)
+                later = None
+            if commit.committed_at < since:
+                return
+            batch = stored["ingest_batch"]
+            if stored.get("commit") == "batch" and batch in newest:
+                later = (_batch_of(stream, commit, stored), *newest.pop(batch))
+    if later is not None and later[0].to_batch == 1:
+        yield _with_counts(*later, (0, 0))
+
+
+def _batch_of(stream: str, commit: Commit, stored: Mapping[str, Any]) -> Job:
+    start, end = stored["start_offsets"], stored["end_offsets"]
+    return Job(
+        *(JobKind.BATCH, "", min(stored["topic_read_at"], commit.committed_at)),
+        *(commit.committed_at, stored["ingest_batch"] - 1, stored["ingest_batch"]),
+        stream=stream,
+        rows_read=sum(offset - start.get(number, 0) for number, offset in end.items()),
+        rows_written=commit.added_rows,
+        bytes_written=commit.files.added_bytes,
+    )
+
+
+def _with_counts(batch: Job, changes: int, rejected: int, before: tuple[int, int]) -> Job:
+    return replace(batch, changes=changes - before[0], letters=rejected - before[1])
 
 
 def _owner_condition(table: str, stream: str) -> str:

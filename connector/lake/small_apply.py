@@ -119,6 +119,7 @@ def _merge(task: SmallApply) -> Merged:
         misfits=dict(sum((rows.misfits for rows in merged), Counter())),
         table=(*removed, *added),
         tombstones=tuple(_write_tombstones(task, [rows.tombstones for rows in merged])),
+        bytes_read=always + _size(table),
     )
 
 

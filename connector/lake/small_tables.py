@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.lake.checks import (
@@ -19,7 +20,7 @@ from connector.lake.stores import options_of
 from connector.state.damage import foreign_table
 
 if TYPE_CHECKING:
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import CommitProperties, DeltaTable, Field
 
 TIDY_EVERY: Final = 200
 """After this many commits, the small files are merged into one, and old rows are removed."""
@@ -40,9 +41,12 @@ def append(
     rows: Sequence[Mapping[str, Any]],
     types: Mapping[str, str],
     forget: Callable[[], str | None] = lambda: None,
+    *,
+    added: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Append rows with these columns (`string` or `int64`) in one commit, to a new table if
-    necessary. Raises `TableError`, also if the table lacks one of these columns.
+    necessary. Raises `TableError`, also if the table lacks one of `types`. A table that lacks one
+    of the columns `added` gets it.
 
     After every `TIDY_EVERY` commits, `tidy` removes the rows for which the SQL of `forget` is true
     (TBL-23).
@@ -51,11 +55,13 @@ def append(
 
     check_writable(path)
     with explaining(path, "written"):
-        table = _existing(path) or _made(path, types, configuration=_KEPT)
+        table = _existing(path) or _made(path, {**types, **added}, configuration=_KEPT)
         names = {field.name for field in table.schema().fields}
         if lacking := sorted(set(types) - names):
             raise foreign_table(path, f"It lacks the columns {', '.join(lacking)}")
-        write_deltalake(table, as_arrow(rows, types), mode="append")
+        if missing := [name for name in added if name not in names]:
+            table.alter.add_columns(_fields({name: added[name] for name in missing}))
+        write_deltalake(table, as_arrow(rows, {**types, **added}), mode="append")
         table = opened(path)
         if table.version() % TIDY_EVERY == TIDY_EVERY - 1:
             tidy(table, forget())
@@ -75,17 +81,14 @@ def _made(
     metadata: Mapping[str, Any] | None = None,
 ) -> DeltaTable:
     """A new table without rows, or the one that another process made meanwhile."""
-    from deltalake import DeltaTable, Field, Schema
+    from deltalake import DeltaTable, Schema
     from deltalake.exceptions import DeltaError
-    from deltalake.schema import PrimitiveType
 
-    delta_types = {"string": "string", "int64": "long"}
     check_missing(path)
-    columns = [Field(name, PrimitiveType(delta_types[type_])) for name, type_ in types.items()]
     try:
         return DeltaTable.create(
             path,
-            Schema(columns),
+            Schema(_fields(types)),
             configuration=dict(configuration or {}),
             storage_options=options_of(path),
             commit_properties=None if metadata is None else _with_metadata(metadata),
@@ -95,6 +98,14 @@ def _made(
         if made is None:
             raise
         return made
+
+
+def _fields(types: Mapping[str, str]) -> list[Field]:
+    from deltalake import Field
+    from deltalake.schema import PrimitiveType
+
+    delta_types = {"string": "string", "int64": "long"}
+    return [Field(name, PrimitiveType(delta_types[type_])) for name, type_ in types.items()]
 
 
 def _with_metadata(metadata: Mapping[str, Any]) -> CommitProperties:

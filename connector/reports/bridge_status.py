@@ -19,6 +19,12 @@ PROVIDE_TRANSACTIONS: Final = (
 )
 """What follows from a row without a transaction, and the remedy."""
 
+ADD_KEY: Final = (
+    "Give the table a primary key. If it has one, it was renamed or dropped before Debezium had"
+    " read these rows: read it again with an incremental snapshot"
+)
+"""The remedy for rows without a key."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeStatus(Viewed):
@@ -48,6 +54,11 @@ class BridgeStatus(Viewed):
     missing_defaults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lost_promises: str = ""
 
+    def is_silent(self, now: int) -> bool:
+        """Whether it was publishing, and publishes no more although there is something to read."""
+        is_stale = bool(self.heartbeat_at) and now - self.heartbeat_at > STALE_S * 1e6
+        return is_stale and bool(self.lag)
+
     def facts(self, now: int) -> Iterator[tuple[str, str]]:
         """Yield what `status` shows, as a name and a text."""
         if not self.is_known:
@@ -66,7 +77,7 @@ class BridgeStatus(Viewed):
 
     def hints(self, now: int) -> Iterator[str]:
         """Yield the problems that an operator must solve, with their remedies."""
-        if self.heartbeat_at and now - self.heartbeat_at > STALE_S * 1e6 and self.lag:
+        if self.is_silent(now):
             yield "the bridge does not publish: check that it runs"
         for table, fields in self.missing_defaults.items():
             yield (

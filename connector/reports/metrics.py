@@ -130,6 +130,10 @@ LETTER_AGE = _gauge(
     "stream_oldest_dead_letter_age_seconds", "Age of the oldest open dead letter.", "stream"
 )
 WITHHELD = _gauge("stream_withheld_releases", "Withheld releases of write streams.", "stream")
+AUDIT_AGE = _gauge("stream_audit_age_seconds", "Time since the last audit ended.", "stream")
+AUDIT_FAILED = _gauge(
+    "stream_audit_is_failed", "1 if the last audit proved that something is wrong.", "stream"
+)
 BRIDGE_LAG = _gauge("bridge_lag_offsets", "Source records that are not published.", "stream")
 BRIDGE_AGE = _gauge("bridge_heartbeat_age_seconds", "Age of its newest heartbeat.", "stream")
 
@@ -145,6 +149,10 @@ PENDING = _gauge(
     "table_pending_batches", "Batches whose upserts and deletes are not all applied.", "table"
 )
 MERGED = _counter("table_merged_changes", "Changes that were merged into the table.", "table")
+REMOVED = _counter("table_removed_rows", "Rows that applies of this process removed.", "table")
+WRITTEN = _counter(
+    "table_written_bytes", "Bytes of the files that applies of this process added.", "table"
+)
 TABLE_LETTERS = _counter(
     "table_dead_letters", "Changes that became dead letters of the table.", "table"
 )
@@ -159,6 +167,9 @@ DISK_BYTES = _gauge(
 )
 
 JOBS = _histogram("job_duration_seconds", "Duration of applies and maintenance.", "kind")
+JOB_CPU = _counter(
+    "job_cpu_seconds", "Processor time of applies, on executors and in Python.", "kind"
+)
 FAILED_JOBS = _counter("failed_jobs", "Applies and maintenance that failed.", "kind")
 MAINTENANCE_FAILING = _gauge(
     "maintenance_is_failing",
@@ -169,8 +180,8 @@ MAINTENANCE_FAILING = _gauge(
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """A stream: its newest progress, the offsets that ingest has read to, and the last answers of
-    Kafka.
+    """A stream: its newest progress, the offsets that ingest has read to, the last answers of
+    Kafka, and the last audit.
     """
 
     config: StreamConfig
@@ -181,6 +192,7 @@ class StreamFigures:
     refreshed_at: int | None = None
     letters: OpenLetters = NONE_OPEN
     bridge: BridgeStatus | None = None
+    audit: Job | None = None
 
     def answered(
         self, asked: EndOffsets, letters: OpenLetters, bridge: BridgeStatus | None
@@ -204,6 +216,9 @@ class StreamFigures:
         of_stream = (name,)
         if self.refreshed_at is not None:
             yield Sample(REFRESH_AGE, _age(self.refreshed_at, now), of_stream)
+        if self.audit is not None:
+            yield Sample(AUDIT_AGE, _age(self.audit.ended_at, now), of_stream)
+            yield Sample(AUDIT_FAILED, int(bool(self.audit.error)), of_stream)
         if self.asked is not None:
             for number, end in self.asked.ends.items():
                 yield Sample(LAG, max(0, end - self.read_to.get(number, 0)), (name, str(number)))
@@ -259,13 +274,27 @@ class StreamFigures:
 
 @dataclass(frozen=True, slots=True)
 class TableFigures:
-    """A table: its newest state, the bound in force, open dead letters and the last clean-up."""
+    """A table: its newest state, the bound in force, open dead letters, the last clean-up, and what
+    the jobs of this process removed and wrote.
+    """
 
     stream: str
     state: TableState | None = None
     bound_s: int | None = None
     letters: OpenLetters = NONE_OPEN
     cleaned: Job | None = None
+    removed: int = 0
+    written: int = 0
+
+    def with_job(self, job: Job) -> TableFigures:
+        """Return the figures after a job of the table."""
+        is_cleaned = job.kind is JobKind.CLEAN_UP and not job.error
+        return replace(
+            self,
+            cleaned=job if is_cleaned else self.cleaned,
+            removed=self.removed + job.deletes,
+            written=self.written + job.bytes_written,
+        )
 
     def samples(self, name: str, progress: Progress | None, now: int) -> Iterator[Sample]:
         """Yield the samples of the table of this name at the time `now` (µs). `progress` is that of
@@ -290,6 +319,8 @@ class TableFigures:
         for series, value in (
             (TABLE_CUT, int(state.is_consistent_cut)),
             (MERGED, state.merged),
+            (REMOVED, self.removed),
+            (WRITTEN, self.written),
             (TABLE_LETTERS, state.letters),
             (TABLE_OPEN, self.letters.count),
             (BLOCKED, len({letter.row_key for letter in state.blocked_rows})),
@@ -311,6 +342,7 @@ class ProcessFigures:
     errors: Mapping[str, int] = field(default_factory=dict)
     jobs: Mapping[JobKind, Histogram] = field(default_factory=dict)
     failed: Mapping[JobKind, int] = field(default_factory=dict)
+    cpu_us: Mapping[JobKind, int] = field(default_factory=dict)
     failing: Mapping[tuple[str, str], bool] = field(default_factory=dict)
     usage: Mapping[Series, float] = field(default_factory=dict)
 
@@ -329,7 +361,8 @@ class ProcessFigures:
         failed[job.kind] = failed.get(job.kind, 0) + bool(job.error)
         if job.kind in MAINTENANCE:
             failing[job.stream, job.table] = bool(job.error)
-        return replace(self, jobs=jobs, failed=failed, failing=failing)
+        cpu_us = {**self.cpu_us, job.kind: self.cpu_us.get(job.kind, 0) + job.cpu_us}
+        return replace(self, jobs=jobs, failed=failed, failing=failing, cpu_us=cpu_us)
 
     def samples(self, now: int) -> Iterator[Sample]:
         """Yield the samples at the time `now` (µs)."""
@@ -342,6 +375,7 @@ class ProcessFigures:
             yield Sample(series, value)
         for kind in (JobKind.APPLY, JobKind.REBUILD, *MAINTENANCE):
             yield Sample(JOBS, self.jobs.get(kind, Histogram()), (kind.value,))
+            yield Sample(JOB_CPU, self.cpu_us.get(kind, 0) / 1_000_000, (kind.value,))
             yield Sample(FAILED_JOBS, self.failed.get(kind, 0), (kind.value,))
         for owner, is_failing in self.failing.items():
             yield Sample(MAINTENANCE_FAILING, int(is_failing), owner)

@@ -63,12 +63,8 @@ def facts_of_checks(checks: SourceChecks, now: int) -> Iterator[tuple[str, str]]
 
 def hints_of_checks(checks: SourceChecks, now: int) -> Iterator[str]:
     """Yield the problems of producers that an operator must solve, with their remedies."""
-    recent = {
-        name: two
-        for name, two in checks.two_producers.items()
-        if now - two.last_at < RECENT_S * 1_000_000
-    }
-    for name, two in sorted(recent.items(), key=lambda item: -item[1].last_at)[:FEW]:
+    recent = recent_two_producers(checks, now)
+    for name, two in list(recent.items())[:FEW]:
         yield (
             f"two producers write stream partition {name}: one that began at"
             f" {view_of_time(two.older_epoch)}, and one that began at"
@@ -87,6 +83,12 @@ def hints_of_checks(checks: SourceChecks, now: int) -> Iterator[str]:
             f" {example.right_partition}: a producer has another partitioner. Set it to murmur2,"
             " as Java's clients have it, over the number of Kafka partitions that the record names"
         )
+
+
+def recent_two_producers(checks: SourceChecks, now: int) -> dict[str, TwoProducers]:
+    """Return the stream partitions with a recent sign of two producers, the newest first."""
+    newest_first = sorted(checks.two_producers.items(), key=lambda item: -item[1].last_at)
+    return {name: two for name, two in newest_first if now - two.last_at < RECENT_S * 1_000_000}
 
 
 def _two(name: str, two: TwoProducers, now: int) -> str:

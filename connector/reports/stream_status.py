@@ -73,6 +73,7 @@ class StreamStatus(Viewed):
     dead_letters        rejected records and dead letters of tables that were neither replayed nor
                         discarded (DLQ-7)
     maintenance         the last compaction and the last clean-up of the changelog (TBL-15)
+    last_audit          the newest audit, of which `error` says what it proved wrong
     other_commits       the operations of other programs since lowmark's newest commit of the
                         changelog: they changed no row (RUN-3)
     undefined_sources   the source tables of the newest changes that no table definition names
@@ -106,6 +107,7 @@ class StreamStatus(Viewed):
     uncovered: Uncovered | None
     without_key_range: tuple[str, ...]
     maintenance: tuple[Job, ...] = ()
+    last_audit: Job | None = None
     other_commits: tuple[str, ...] = ()
     undefined_sources: tuple[str, ...] = ()
     checks: Flat[SourceChecks] = NOTHING_FOUND
@@ -143,11 +145,12 @@ class StreamStatus(Viewed):
             *self._claim_hints(),
             *self._letter_hints(),
             *failed_maintenance(self.maintenance),
+            *self._audit_hints(),
         ]
 
     def _partition_hints(self) -> Iterator[str]:
         if not self.ingest_batch:
-            yield "nothing was ingested yet: start ingest"
+            yield "nothing was ingested yet"
         elif self.low_watermark is None:
             yield (
                 "the low watermark is unknown, so no table is a consistent cut and no tombstone"
@@ -178,9 +181,7 @@ class StreamStatus(Viewed):
             return
         names = summarize_names([stall.stream_partition for stall in self.stalled])
         if self.stalls_unverified:
-            yield (
-                f"{names} stalled: ingest has not asked Kafka since then, so check that ingest runs"
-            )
+            yield (f"{names} stalled: ingest has not asked Kafka since then")
             return
         yield (
             f"{names} stalled: send heartbeats, or close the stream partitions that send no more"
@@ -226,9 +227,14 @@ class StreamStatus(Viewed):
                 " watermark, and check their clocks"
             )
 
+    def _audit_hints(self) -> Iterator[str]:
+        if self.last_audit is not None and self.last_audit.error:
+            at = view_of_time(self.last_audit.ended_at)
+            yield f"the audit of {at} failed: {self.last_audit.error}; audit the stream again"
+
     def _letter_hints(self) -> Iterator[str]:
         if self.dead_letters.under_way:
-            yield "replayed dead letters are not ingested yet: check that ingest runs"
+            yield "replayed dead letters are not ingested yet"
         if not self.dead_letters.is_known:
             yield (
                 "the ledger could not be read, so replayed and discarded dead letters are counted"
@@ -352,6 +358,7 @@ def stream_status(
     *,
     dead_letters: OpenLetters = NONE_OPEN,
     maintenance: Sequence[Job] = (),
+    last_audit: Job | None = None,
     undefined_sources: Sequence[str] = (),
     other_commits: Sequence[str] = (),
 ) -> StreamStatus:
@@ -384,6 +391,7 @@ def stream_status(
         uncovered=None if uncovered is None else Uncovered(*uncovered),
         without_key_range=() if uncovered is None else _may_fill(frontier, *uncovered),
         maintenance=tuple(maintenance),
+        last_audit=last_audit,
         other_commits=tuple(other_commits),
         undefined_sources=tuple(undefined_sources),
         checks=progress.checks,

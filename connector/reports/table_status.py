@@ -137,7 +137,7 @@ class TableStatus(Viewed):
 
     def _age_hints(self) -> Iterator[str]:
         if not self.apply:
-            yield "nothing was applied yet: start the pipeline"
+            yield "nothing was applied yet"
         elif self.is_older_than_its_bound and self.pending_batches is not None:
             yield (
                 "the table is older than max_staleness: reads merge the changes that are not"

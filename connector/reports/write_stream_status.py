@@ -206,11 +206,6 @@ class ReleaseReport(Viewed):
         """Whether only a replay or an operator completes one of the releases."""
         return any(release.withheld is not Withheld.NO for release in self.releases)
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a release lacks rows that are still to be read."""
-        return any(release.withheld is Withheld.NO for release in self.releases)
-
     def hints(self, now: int) -> list[str]:
         """Return a hint for each reason why releases are withheld, with the remedy."""
         hints = []

@@ -26,6 +26,7 @@ from connector.reports.audit import (
 )
 from connector.reports.bridge_status import SourceTopicAudit
 from connector.services.warehouses import warehouse_of
+from connector.state.jobs import Job, JobKind
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def audit(
     position of the bridge, is a change, a mark, a dead letter, or left out by a rule (SRC-7).
 
     For example: `assert all(result.is_proved for result in audit(config))`. Results that Kafka will
-    forget are kept in the warehouse.
+    forget are kept in the warehouse, and each verdict is in the job history.
 
     Args:
         config: Its streams are audited.
@@ -65,13 +66,28 @@ def audit(
         TableError: The warehouse cannot be read.
         BrokerError: Kafka cannot be reached.
     """
+    from connector.lake.jobs import History
+
     for source in [find_stream(config, stream)] if stream is not None else config.streams.values():
+        started_at = now_us()
         result = _of_stream(config, source, on_event, on_rows)
         if result is None:
             text = "nothing was ingested yet"
             on_event(info("NOTHING_INGESTED", text, stream=source.name))
         else:
+            History(warehouse_of(config)).add_job(_job_of(result, started_at))
             yield result
+
+
+def _job_of(result: StreamAudit, started_at: int) -> Job:
+    fault, rows = result.fault(), sum(topic.rows for topic in result.partitions.values())
+    return Job(
+        *(JobKind.AUDIT, "", started_at, now_us()),
+        to_batch=result.to_batch,
+        error="" if fault is None else fault.problem,
+        stream=result.stream,
+        rows_read=rows,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,9 +122,9 @@ class Metrics:
     def on_job(self, job: Job) -> None:
         """Note a job of the history."""
         self._change(lambda process: process.with_job(job))
-        if job.kind is JobKind.CLEAN_UP and job.table and not job.error:
+        if job.table:
             with self._lock:
-                self._tables[job.table] = replace(self._tables[job.table], cleaned=job)
+                self._tables[job.table] = self._tables[job.table].with_job(job)
 
     @contextmanager
     def refreshing(
@@ -152,6 +152,7 @@ class Metrics:
     def _refresh(
         self, config: ConnectorConfig, usage: Callable[[], Mapping[Series, float]]
     ) -> None:
+        from connector.lake.jobs import History
         from connector.lake.overrides import Overrides
 
         used, warehouse = dict(usage()), warehouse_of(config)
@@ -166,6 +167,12 @@ class Metrics:
             for name, table in config.tables.items():
                 bound_s = bound_in_force(table, bounds)
                 self._tables[name] = replace(self._tables[name], bound_s=bound_s)
+        for name in config.streams:
+            with suppress(TableError):
+                newest = History(warehouse).newest((JobKind.AUDIT,), stream=name)
+                with self._lock:
+                    audit = newest.get(JobKind.AUDIT)
+                    self._streams[name] = replace(self._streams[name], audit=audit)
         for stream in config.streams.values():
             with suppress(BrokerError, TopicError, TableError):
                 self._ask(config, stream)

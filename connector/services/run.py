@@ -30,6 +30,7 @@ from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
 from connector.services.metrics import Metrics
+from connector.services.process import recorded
 from connector.services.reload import READ_EVERY_S, ConfigFile, Reloads, with_sources
 from connector.services.source_tables import SourceTables, follows_sources
 from connector.services.stopped_tables import StoppedTables, error_of
@@ -136,9 +137,10 @@ def run(
     file, config = (config, config.config) if isinstance(config, ConfigFile) else (None, config)
     _check_has_streams(config)
     until, noted = stop or threading.Event(), metrics or Metrics()
-    on_event = noted.noting(on_event)
-    surroundings = Surroundings("the pipeline", until, on_event, fails_fast=once)
     with ExitStack() as stack:
+        stack.enter_context(only_use(config, config.streams))
+        on_event = stack.enter_context(recorded(config, noted.noting(on_event), once=once))
+        surroundings = Surroundings("the pipeline", until, on_event, fails_fast=once)
         sources = None
         if follows_sources(config):
             followed = surroundings.wait_for(partial(with_sources, file, config, stack, on_event))
@@ -148,7 +150,6 @@ def run(
             file, sources = followed
             config = file.config
         check_logs(config, config.streams, [])
-        stack.enter_context(only_use(config, config.streams))
         stack.enter_context(naming_damage(config, config.streams, []))
         pipeline_run = _Run(config, file, once, until, on_event, surroundings, sources, noted)
         pipeline_run.is_measured = metrics is not None

@@ -13,8 +13,10 @@ from connector import warehouse as paths
 from connector.clock import now_us
 from connector.dead_letters.ledger import NONE_SENT
 from connector.errors import BrokerError, TableError, TopicError, check_time
-from connector.records.views import Time, Viewed
+from connector.records.views import Shown, Time, Viewed
 from connector.reports.definition_status import cells_without_column, definition_hints
+from connector.reports.pipeline_status import PipelineStatus, pipeline_status
+from connector.reports.reasons import Reason, reasons_of
 from connector.reports.stream_status import (
     NONE_OPEN,
     OpenLetters,
@@ -23,10 +25,11 @@ from connector.reports.stream_status import (
     stream_status,
 )
 from connector.reports.table_status import TableJobs, TablePace, TableStatus, table_status
+from connector.services.process import status_of_pipeline
 from connector.services.reload import refused_reload
 from connector.services.source_tables import followed_tables
 from connector.services.warehouses import warehouse_of
-from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind
+from connector.state.jobs import MAINTENANCE, RECOMMENDED_OVER_S, Job, JobKind
 from connector.state.overrides import bound_in_force, pace_in_force
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
@@ -47,6 +50,7 @@ class StatusReport(Viewed):
 
     A stream or table that cannot be read is in `errors`, by its path, for example `tables.orders`.
     `reload_refused` says why the running pipeline did not take the newest configuration (EVO-8).
+    `pipelines` has the pipeline of each stream (RUN-1).
     """
 
     at: Time
@@ -54,6 +58,14 @@ class StatusReport(Viewed):
     tables: dict[str, TableStatus] = field(default_factory=dict)
     errors: dict[str, TableError] = field(default_factory=dict)
     reload_refused: list[str] = field(default_factory=list)
+    pipelines: dict[str, PipelineStatus] = field(default_factory=dict)
+
+    @property
+    def reasons(self) -> Shown[list[Reason]]:
+        """Why a person is needed, the most urgent first."""
+        return reasons_of(
+            self.pipelines, self.streams, self.tables, self.errors, self.reload_refused
+        )
 
 
 class _Reader:
@@ -81,10 +93,17 @@ class _Reader:
             for name in self._config.tables
         }
         for name, stream in self._config.streams.items():
+            self.report.pipelines[name] = self._pipeline(name)
             read = partial(logged_progress_of, self._warehouse, name, with_frontier=True)
             if (logged := self._try(f"streams.{name}", read)) is not None:
                 of_stream = {table: states[table] for table in self._config.tables_of(name)}
                 self._read_stream(stream, logged, of_stream)
+
+    def _pipeline(self, stream: str) -> PipelineStatus:
+        for error in self.report.errors.values():
+            if error.code == "STORE_UNREACHABLE":  # do not wait for it again
+                return pipeline_status(None, self.report.at, unreadable=error.problem)
+        return status_of_pipeline(self._config, stream, self.report.at)
 
     def _read_stream(
         self, stream: StreamConfig, logged: LoggedProgress, states: Mapping[str, TableState | None]
@@ -92,13 +111,16 @@ class _Reader:
         path, progress = f"streams.{stream.name}", logged.progress
         readable = {table: state for table, state in states.items() if state is not None}
         letters, of_tables = open_letters_of(self._config, stream, progress, readable)
+        jobs = self._newest_jobs(path, JobKind.AUDIT, stream=stream.name)
+        last_audit = jobs.pop(JobKind.AUDIT, None)
         self.report.streams[stream.name] = stream_status(
             *(stream, progress, self.report.at),
             dead_letters=replace(
                 letters,
                 uncounted_tables=tuple(table for table in states if table not in readable),
             ),
-            maintenance=self._maintenance(path, stream=stream.name),
+            maintenance=list(jobs.values()),
+            last_audit=last_audit,
             undefined_sources=self._undefined_sources(stream.name, progress),
             other_commits=self._other_commits(path, paths.changelog(self._warehouse, stream.name)),
         )
@@ -135,7 +157,9 @@ class _Reader:
                 self._config.streams[definition.stream].buffer_s,
             ),
             jobs=TableJobs(
-                last[0] if last else None, durations or (), self._maintenance(path, table=name)
+                last[0] if last else None,
+                durations or (),
+                list(self._newest_jobs(path, table=name).values()),
             ),
             dead_letters=dead_letters if progress else replace(dead_letters, is_known=False),
             waiting_changes=waiting or 0,
@@ -187,9 +211,10 @@ class _Reader:
 
         return self._try(path, partial(other_commits, table)) or ()
 
-    def _maintenance(self, path: str, **owner: str) -> list[Job]:
-        jobs = self._try(path, partial(self._history.maintenance, **owner))
-        return list(jobs.values()) if jobs else []
+    def _newest_jobs(self, path: str, *others: JobKind, **owner: str) -> dict[JobKind, Job]:
+        """The newest maintenance of each kind, and the newest job of `others`."""
+        kinds = (*MAINTENANCE, *others)
+        return self._try(path, partial(self._history.newest, kinds, **owner)) or {}
 
     def _try(self, path: str, read: Callable[[], _Read]) -> _Read | None:
         for error in self.report.errors.values():

@@ -4,6 +4,7 @@ TBL-21).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -109,6 +110,24 @@ def _ended(job: Job, rebuilt: Rebuilt) -> Job:
         watermark_before=rebuilt.before.apply_watermark,
         watermark_after=rebuilt.table_state.apply_watermark,
     )
+
+
+def all_jobs(
+    config: ConnectorConfig, *, since: int = 0, kinds: Collection[JobKind] = tuple(JobKind)
+) -> list[Job]:
+    """The jobs of all tables and streams that ended at `since` (µs) or later, the newest first
+    (JOB-1). Batches are read from the commits of changelogs, as far as their logs have them.
+
+    For example: `sums_by(Period.HOUR, all_jobs(config))`. Raises `TableError` if the warehouse
+    cannot be read.
+    """
+    from connector.lake.jobs import History, batches
+
+    ended = History(warehouse_of(config)).jobs(kinds=kinds, since=since)
+    if JobKind.BATCH in kinds:
+        for stream in config.streams:
+            ended += batches(warehouse_of(config), stream, since=since)
+    return sorted(ended, key=lambda job: -job.ended_at)
 
 
 def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> list[Job]:

@@ -145,7 +145,11 @@ def _warehouse(config: ConnectorConfig) -> Iterator[Finding]:
     if not nearest_folder.is_dir():
         raise warehouse_unusable(warehouse, f"{nearest_folder} is not a folder")
     if not os.access(nearest_folder, os.W_OK | os.X_OK):
-        raise warehouse_unusable(warehouse, f"This user cannot write to {nearest_folder}")
+        problem = f"This user cannot write to {nearest_folder}"
+        if not (Path(warehouse) / "streams").is_dir() or not os.access(warehouse, os.R_OK):
+            raise warehouse_unusable(warehouse, problem)
+        yield _warning(f"warehouse: {warehouse}. {problem}: it can read, and nothing else")
+        return
     note = "" if nearest_folder == Path(warehouse) else " (will be created)"
     yield _ok(f"warehouse: {warehouse}{note}")
 

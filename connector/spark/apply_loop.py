@@ -27,7 +27,15 @@ from connector.events import Event, OnEvent, info
 from connector.records.views import view_of_time
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.apply.follow import DefinitionPorts, Definitions
-from connector.spark.cluster import Pool, applies_at_once, follow_cores, in_pool, repeating
+from connector.spark.cluster import (
+    Pool,
+    Spent,
+    applies_at_once,
+    follow_cores,
+    in_pool,
+    repeating,
+    spending,
+)
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
 from connector.spark.open_tables import OpenTables, TablePorts
@@ -385,24 +393,33 @@ class Applies:
                     merge_few=self._merge_few,
                 )
 
-        try:
-            applied = repeating(once, f"table {name}", self._on_event)
-        except ConnectorError as error:
-            self.add_job(replace(job, ended_at=ports.now(), error=error.problem))
-            raise
+        began = time.thread_time()
+        with spending(self._spark) as spent_by_tasks:
+            try:
+                applied = repeating(once, f"table {name}", self._on_event)
+            except ConnectorError as error:
+                self.add_job(replace(job, ended_at=ports.now(), error=error.problem))
+                raise
+            ended_at, spent = ports.now(), Spent()
+            if applied is not None:
+                spent = spent_by_tasks()
         if applied is None and tries > 1 and (after := table.table_state()) != before:
             # The try that lost executors had committed. How many changes it had is not known.
             applied = Applied(after, 0, after.letters - before.letters)
         if applied is None:
+            self._on_step(f"table {name}: nothing to apply")
             return False
         self.add_job(
             replace(
                 job,
-                ended_at=ports.now(),
+                ended_at=ended_at,
                 changes=applied.changes,
                 letters=applied.letters,
                 misfits=text_of_misfits(before.misfits, applied.table_state.misfits),
                 watermark_after=applied.table_state.apply_watermark,
+                bytes_read=applied.bytes_read + spent.bytes_read,
+                cpu_us=spent.cpu_us + round((time.thread_time() - began) * 1_000_000),
+                **table.written_by(applied.table_state.apply_number),
             )
         )
         self._on_step(f"table {name}: job recorded")

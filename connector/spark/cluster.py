@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import uuid4
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -40,6 +41,7 @@ CORES_PER_APPLY: Final = 4
 Done = TypeVar("Done")
 
 _POOL: Final = "spark.scheduler.pool"
+_EVENTS_WITHIN_MS: Final = 1_000
 TAG: Final = "lowmark"
 """The tag of lowmark's jobs in Spark."""
 
@@ -82,6 +84,46 @@ def in_pool(spark: SparkSession, pool: Pool) -> Iterator[None]:
     finally:
         with suppress(*GONE):  # a session that has ended has no pools
             context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]
+
+
+class Spent(NamedTuple):
+    """The processor time (µs) of tasks of Spark, and the bytes that they read (JOB-1)."""
+
+    cpu_us: int = 0
+    bytes_read: int = 0
+
+
+@contextmanager
+def spending(spark: SparkSession) -> Iterator[Callable[[], Spent]]:
+    """Return a function that returns the work of the jobs that this thread started inside the
+    block, from the status of Spark. Call it inside the block. Zero: Spark does not answer.
+    """
+    context, tag = spark.sparkContext, f"{TAG}-{uuid4().hex}"
+    context.addJobTag(tag)
+
+    def spent() -> Spent:
+        with suppress(*GONE, Py4JError):
+            scala: Any = context._jsc.sc()
+            jobs = list(scala.statusTracker().getJobIdsForTag(tag))
+            if not jobs:
+                return Spent()
+            with suppress(Py4JError):  # others start jobs all the time
+                scala.listenerBus().waitUntilEmpty(_EVENTS_WITHIN_MS)
+            store = scala.statusStore()
+            of_jobs = [store.job(job).stageIds() for job in jobs]
+            stages = {ids.apply(number) for ids in of_jobs for number in range(ids.size())}
+            data = [store.lastStageAttempt(stage) for stage in stages]
+            return Spent(
+                sum(int(stage.executorCpuTime()) for stage in data) // 1000,
+                sum(int(stage.inputBytes()) for stage in data),
+            )
+        return Spent()
+
+    try:
+        yield spent
+    finally:
+        with suppress(*GONE, Py4JError):  # a session that has ended has no tags
+            context.removeJobTag(tag)
 
 
 @contextmanager

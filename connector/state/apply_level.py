@@ -126,6 +126,7 @@ class Merged:
 
     `deferred_from` is the oldest batch with a deferred change. `table` and `tombstones` are the
     actions to commit to both tables. `misfits` counts values that a column cannot hold, by column.
+    `bytes_read` is the size of the files that were read.
     """
 
     changes: int
@@ -135,6 +136,7 @@ class Merged:
     misfits: Mapping[str, int]
     table: tuple[str, ...]
     tombstones: tuple[str, ...]
+    bytes_read: int = 0
 
 
 MergeFew = Callable[[SmallApply], Merged | None]

@@ -61,6 +61,13 @@ class Commit:
     """The version that the commit restored. `_NEVER`: it is no restore."""
 
     @property
+    def added_rows(self) -> int:
+        """The number of rows of the files that it added, without those in which it marked rows."""
+        adds = (json.loads(action)["add"] for action in self.added)
+        new = (add.get("stats") or "{}" for add in adds if add["path"] not in self.removed)
+        return sum(json.loads(stats).get("numRecords", 0) for stats in new)
+
+    @property
     def description(self) -> str:
         """The version and the operation, for an error that names the table before."""
         return f" (version {self.version}, {self.operation})"

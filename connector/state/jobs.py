@@ -1,5 +1,5 @@
-"""Jobs: applies, rebuilds, runtime merges and maintenance (TBL-19), and the consistent cuts of all
-tables of a stream (TBL-17).
+"""Jobs: batches, applies, rebuilds, runtime merges, maintenance and audits (TBL-19, JOB-1), their
+sums by hour or day, and the consistent cuts of all tables of a stream (TBL-17).
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class JobKind(StrEnum):
     - A runtime merge is computed for one reader, and changes no table.
     - A compaction combines small files, and a clean-up removes files of old versions. They are
       maintenance of a table or of a changelog, and change no row (JOB-1).
+    - An audit checks a stream.
+    - A batch adds records to a changelog. It is not stored as a job: its commit has its figures.
     """
 
     APPLY = "apply"
@@ -40,6 +42,8 @@ class JobKind(StrEnum):
     RUNTIME_MERGE = "runtime_merge"
     COMPACTION = "compaction"
     CLEAN_UP = "clean_up"
+    AUDIT = "audit"
+    BATCH = "batch"
 
 
 MAINTENANCE: Final = (JobKind.COMPACTION, JobKind.CLEAN_UP)
@@ -47,21 +51,28 @@ MAINTENANCE: Final = (JobKind.COMPACTION, JobKind.CLEAN_UP)
 
 @dataclass(frozen=True, slots=True)
 class Job(Viewed):
-    """One apply, rebuild, runtime merge or maintenance. Times and watermarks are in microseconds.
+    """One job. Times and watermarks are in microseconds.
 
     - It used the batches after `from_batch` up to `to_batch`.
     - `changes` is the number of merged changes. It is 0, too, if executors were lost just after the
-      commit. `letters` is the number of changes that became dead letters.
+      commit. `letters` is the number of changes that became dead letters. Of a batch, these are the
+      changes that it logged, and the records that it rejected.
     - `watermark_before` and `watermark_after`: the table had every change with a smaller commit
       timestamp. None: unknown.
     - `misfits` names the columns that could not hold values of the merged changes, with the number
       of these values, for example `credit 1, limit 2` (EVO-11).
-    - `error` is empty if the job succeeded.
-    - `stream` is set for maintenance of a changelog. Then `table` is empty.
+    - `error` is empty if the job succeeded. Of an audit, it is what the audit has proved wrong.
+    - `stream` is set for batches, audits, and maintenance of a changelog. Then `table` is empty.
     - `files` is by how many files a compaction reduced their number, or the number of files that a
       clean-up removed. `bytes` is the number of bytes that were rewritten or removed.
     - `live_bytes` is the size of the newest version after a clean-up. `disk_bytes` also includes
       old versions and logs.
+    - `rows_read` is the number of offsets of a batch, and of rows that an audit read.
+    - `rows_written` and `bytes_written` are those of the files that a batch, an apply or a rebuild
+      added. `deletes` is the number of rows that an apply removed.
+    - `bytes_read` is what an apply or a rebuild read of changelog and table.
+    - `cpu_us` is the processor time of an apply or a rebuild: that of its tasks on executors, and
+      of the Python thread that ran it.
     """
 
     kind: JobKind
@@ -81,10 +92,74 @@ class Job(Viewed):
     bytes: int = 0
     live_bytes: int = 0
     disk_bytes: int = 0
+    rows_read: int = 0
+    bytes_read: int = 0
+    rows_written: int = 0
+    bytes_written: int = 0
+    deletes: int = 0
+    cpu_us: int = 0
 
     @property
     def duration_s(self) -> Shown[float]:
         return (self.ended_at - self.started_at) / 1_000_000
+
+
+class Period(StrEnum):
+    """The period of a sum of jobs, in UTC."""
+
+    HOUR = "hour"
+    DAY = "day"
+
+
+_PERIOD_US: Final = {Period.HOUR: 3_600_000_000, Period.DAY: 86_400_000_000}
+SUMMED: Final = (
+    *("changes", "letters", "deletes", "rows_read", "bytes_read", "rows_written"),
+    *("bytes_written", "cpu_us"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSum(Viewed):
+    """The sum of the jobs of a kind that ended in the period from `since` on (JOB-1).
+
+    `jobs` is their number, and `failed` that of those with an error. The other fields are sums of
+    the fields of `Job`.
+    """
+
+    since: Time
+    kind: JobKind
+    jobs: int = 0
+    failed: int = 0
+    duration_us: int = 0
+    changes: int = 0
+    letters: int = 0
+    deletes: int = 0
+    rows_read: int = 0
+    bytes_read: int = 0
+    rows_written: int = 0
+    bytes_written: int = 0
+    cpu_us: int = 0
+
+    def with_job(self, job: Job) -> JobSum:
+        """Return the sum with one more job."""
+        return replace(
+            self,
+            jobs=self.jobs + 1,
+            failed=self.failed + bool(job.error),
+            duration_us=self.duration_us + job.ended_at - job.started_at,
+            **{name: getattr(self, name) + getattr(job, name) for name in SUMMED},
+        )
+
+
+def sums_by(period: Period, jobs: Iterable[Job]) -> list[JobSum]:
+    """Return the sums of jobs by period and kind, the newest period first."""
+    sums = dict[tuple[int, JobKind], JobSum]()
+    for job in jobs:
+        since = job.ended_at - job.ended_at % _PERIOD_US[period]
+        key = (since, job.kind)
+        sums[key] = sums.get(key, JobSum(*key)).with_job(job)
+    kinds = list(JobKind)
+    return sorted(sums.values(), key=lambda row: (-row.since, kinds.index(row.kind)))
 
 
 @dataclass(frozen=True, slots=True)

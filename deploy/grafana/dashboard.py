@@ -108,6 +108,8 @@ ROWS: list[tuple[str, list[tuple[str, str, list[tuple[str, str]]]]]] = [
                     ("lowmark_stream_open_transactions{}", "{{stream}} open"),
                 ],
             ),
+            ("Age of the last audit", "s", [("lowmark_stream_audit_age_seconds{}", "{{stream}}")]),
+            ("Failed audits", "none", [("lowmark_stream_audit_is_failed{}", "{{stream}}")]),
             ("Lag of bridges", "short", [("lowmark_bridge_lag_offsets{}", "{{stream}}")]),
             (
                 "Age of Kafka's answer",
@@ -132,6 +134,21 @@ ROWS: list[tuple[str, list[tuple[str, str, list[tuple[str, str]]]]]] = [
                 "Merged changes a second",
                 "short",
                 [("rate(lowmark_table_merged_changes_total{}[5m])", "{{table}}")],
+            ),
+            (
+                "Removed rows",
+                "short",
+                [("rate(lowmark_table_removed_rows_total{}[5m])", "{{table}}")],
+            ),
+            (
+                "Written bytes a second",
+                "Bps",
+                [("rate(lowmark_table_written_bytes_total{}[5m])", "{{table}}")],
+            ),
+            (
+                "Processor seconds a second",
+                "none",
+                [("rate(lowmark_job_cpu_seconds_total{}[5m])", "{{kind}}")],
             ),
             ("Consistent cut", "none", [("lowmark_table_is_consistent_cut{}", "{{table}}")]),
             (

@@ -391,6 +391,19 @@ def test_validate_names_what_is_wrong_with_a_source(
     assert "no topic is no.such.*" in texts
 
 
+def test_validate_names_a_table_without_a_key(
+    source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """SRC-3, SRC-8: its rows are left out."""
+    shop = config.streams["shop"]
+    source.commit(("a", 1, {"n": 1}))
+    topic, value, _ = source._last[0]
+    for kafka_partition in (0, 1):
+        source.send(topic, value, key=None, kafka_partition=kafka_partition)
+    texts = [f[1] for f in source_findings(config, shop) if isinstance(f, tuple)]
+    assert any("rows of public.a have no key, and are left out" in text for text in texts), texts
+
+
 def levels(config: ConnectorConfig, stream: StreamConfig) -> set[str]:
     return {
         found[0] if isinstance(found, tuple) else "fault"

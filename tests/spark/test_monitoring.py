@@ -38,6 +38,8 @@ NOT_HERE = {
     # The first clean-up comes later.
     *("lowmark_table_live_bytes", "lowmark_table_disk_bytes", "lowmark_maintenance_is_failing"),
     "lowmark_warnings_total",
+    # It was not audited.
+    *("lowmark_stream_audit_age_seconds", "lowmark_stream_audit_is_failed"),
 }
 """Series of rules and dashboard that this pipeline has no value for."""
 

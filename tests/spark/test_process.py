@@ -19,6 +19,7 @@ from connector import KafkaConfig
 from connector.jars import fetch
 from connector.records import codec
 from connector.records.model import kafka_key
+from connector.services import load_config, status
 from connector.spark.session import JVM_OPTIONS as SPARK_OPTIONS
 from tests.broker import NewTopic, jar_store
 from tests.spark.cluster import HOME
@@ -173,6 +174,8 @@ def test_a_stop_of_the_whole_service_ends_run_as_one_of_its_process_does(
     with running(kafka, new_topic().topic, tmp_path) as process:
         stop(process)
         _, said = process.communicate(timeout=TIMEOUT_S)
+        ended = status(load_config(tmp_path / "connector.toml")).pipelines["s"]
+        assert (ended.is_running, ended.problem) == (False, ""), "RUN-1: a clean stop"
     assert process.returncode == 0, said
     assert says in said
     assert "Traceback" not in said
@@ -185,8 +188,13 @@ def test_the_jvm_ends_with_a_process_that_is_killed(
     """OPS-4: it has a process group of its own, and ignores SIGTERM."""
     with running(kafka, new_topic().topic, tmp_path) as process:
         jvm = os.pidfd_open(jvm_of(process))
+        settings = load_config(tmp_path / "connector.toml")
+        runs = status(settings).pipelines["s"]
+        assert (runs.is_running, runs.pid) == (True, process.pid), "RUN-1"
         process.kill()
         process.wait(timeout=TIMEOUT_S)
+        killed = status(settings).pipelines["s"]
+        assert (killed.is_running, killed.is_done) == (False, False), "RUN-1"
         readable, _, _ = select.select([jvm], [], [], TIMEOUT_S)
         os.close(jvm)
     assert readable, "the JVM goes on"

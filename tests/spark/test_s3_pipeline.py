@@ -80,6 +80,7 @@ def story(live: Live, folder: Path) -> dict[str, Any]:
         found.errors,
         found.streams["s"].ingest_batch,
         found.tables["accounts"].to_batch,
+        found.pipelines["s"].is_done,
     )
     audited = [one.to_json() for one in audit(config)]
     seen["audit"] = [(one["verdict"], one["kafka_partitions"]) for one in audited]
@@ -118,6 +119,7 @@ def test_every_command_answers_as_on_a_local_folder(
         in_store = at(store.warehouse(), store.storage())
         in_folder = at(tmp_path / "warehouse", StorageConfig())
     assert in_store == in_folder
+    assert in_store["status"][-1], "RUN-1"
     names = [(row["id"], row["name"], row["amount"]) for row in in_store["merged"]]
     assert names == [("a", "Ann", 1)]
     assert in_store["audit"][0][0] == "passed"

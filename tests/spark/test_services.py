@@ -30,7 +30,10 @@ from connector.services import (
     status,
     validate_config,
 )
+from connector.services.tables import all_jobs
 from connector.spark import check_session
+from connector.spark.cluster import spending
+from connector.state.jobs import JobKind
 from tests.broker import NewTopic
 from tests.spark.live import Live
 from tests.spark.streams import account
@@ -104,6 +107,23 @@ def test_a_program_runs_reads_audits_and_operates_the_pipeline(live: Live, tmp_p
     assert found_status.streams["s"].ingest_batch == 2
     assert found_status.tables["accounts"].max_staleness_s == 3600
     assert [stream.is_proved for stream in audit(config)] == [True]
+    audited = status(config).streams["s"].last_audit
+    assert audited is not None, "JOB-1: the history has the verdict"
+    assert (audited.kind, audited.error, audited.to_batch) == ("audit", "", 2)
+    assert audited.rows_read >= 3
+    of_kind = {kind: [job for job in all_jobs(config) if job.kind is kind] for kind in JobKind}
+    assert [(job.to_batch, job.changes, job.letters) for job in of_kind[JobKind.BATCH]] == [
+        (2, 1, 0),
+        (1, 2, 1),
+    ]
+    assert len(of_kind[JobKind.AUDIT]) == 1
+    assert of_kind[JobKind.APPLY]
+    for job in (*of_kind[JobKind.BATCH], *of_kind[JobKind.APPLY]):
+        assert job.bytes_written > 0, job
+        assert job.rows_written > 0, job
+    for job in of_kind[JobKind.APPLY]:
+        assert job.cpu_us > 0, job
+        assert job.bytes_read > 0, job
 
     letters = DeadLetters(config, "s")
     ((letter, _),) = letters.list()
@@ -206,3 +226,17 @@ def test_a_session_of_ones_own_is_checked_and_left_alone(
         check_session(spark)
     finally:
         system.setProperty("org.apache.avro.limits.bytes.maxLength", limit)
+
+
+def test_the_processor_time_of_jobs_is_that_of_their_thread(live: Live) -> None:
+    """JOB-1: jobs outside the block are not counted."""
+    query = live.spark.range(2_000_000).selectExpr("sum(hash(id))")
+    query.collect()
+    with spending(live.spark) as spent:
+        assert spent() == (0, 0)
+        query.collect()
+        within = spent()
+    assert within.cpu_us > 1_000
+    query.collect()
+    with spending(live.spark) as spent:
+        assert spent() == (0, 0)

@@ -24,6 +24,7 @@ from connector.records import codec
 from connector.records.model import ChildPartition, ChildPartitions, Heartbeat, kafka_key
 from connector.services.read import read
 from connector.services.run import run
+from connector.services.status import status
 from connector.spark import open_tables
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
@@ -101,6 +102,10 @@ def test_a_bad_table_stops_alone_until_it_is_repaired(live: Live) -> None:
     (event,) = events
     assert (event.level, event.code) == ("warning", "TABLE_STOPPED")
     assert (event.fields["table"], event.fields["last_good"]) == ("accounts", good)
+    first, second = (reason.line for reason in status(live.config).reasons[:2])
+    assert first.startswith("PIPELINE_DOWN stream s: not running since "), "RUN-1"
+    assert "last error COMMIT_FOREIGN: " in first
+    assert second.startswith("TABLE_STOPPED table accounts: COMMIT_FOREIGN: ")
     assert progress_of(str(live.warehouse), "s").ingest_batch == 2
     assert [applied_to(live, name) for name in ("copies", "others")] == [2, 2]
     assert ids(live, "copies") == {"a", "b"}
@@ -115,6 +120,8 @@ def test_a_bad_table_stops_alone_until_it_is_repaired(live: Live) -> None:
     restore(live, "accounts", good)
     restore(live, "copies", versions(live.spark, path_of(live, "copies")) - 1)
     assert once(live) == (None, [])
+    pipeline = status(live.config).pipelines["s"]
+    assert (pipeline.is_done, pipeline.stopped) == (True, {})
     assert [ids(live, table.name) for table in live.tables] == [{"a", "b"}] * 3
 
 
@@ -190,6 +197,9 @@ def test_a_table_that_goes_bad_during_a_run_goes_on_when_it_is_repaired(
         until(lambda: ids(live, "copies") == {"a", "b", "c"})
         time.sleep(5)
         assert history.cuts("s") == [cut]
+        pipeline = status(live.config).pipelines["s"]
+        assert (pipeline.is_running, [*pipeline.stopped]) == (True, ["accounts"]), "RUN-1"
+        assert "accounts" not in pipeline.applies
         assert ids(live, "others", snapshot=True) == {"a"}
         restore(live, "accounts", good)
         until(lambda: "TABLE_GOES_ON" in {event.code for event in events})

@@ -18,6 +18,7 @@ from connector.kafka.topics import create_topic
 from connector.lake.state_reader import progress_of
 from connector.services import surroundings
 from connector.services.run import run
+from connector.services.status import status
 from tests.broker import jar_store
 from tests.spark.live import Live
 from tests.spark.streams import account
@@ -62,8 +63,10 @@ def test_a_run_waits_for_kafka_and_goes_on(
         thread.start()
         try:
             until(lambda: said() == ["WAITING"], FAST_S)
+            until(lambda: "waits for Kafka since" in status(live.config).pipelines["s"].text)
             broker.restart()
             until(lambda: said()[-1] == "RUNNING")
+            until(lambda: status(live.config).pipelines["s"].waiting is None)
             until(lambda: progress_of(str(live.warehouse), "s").ingest_batch == 1)
             broker.kill()
             until(lambda: said()[-1] == "WAITING", 300)

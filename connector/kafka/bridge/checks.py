@@ -11,11 +11,11 @@ from connector.kafka import client, topics
 from connector.kafka.bridge.reader import described, foreign_record, topics_of
 from connector.kafka.bridge.session import decoder_of
 from connector.kafka.client import records_between, windows_before
-from connector.reports.bridge_status import PROVIDE_TRANSACTIONS, lost_promises
+from connector.reports.bridge_status import ADD_KEY, PROVIDE_TRANSACTIONS, lost_promises
 from connector.sources.changes import location_of
-from connector.sources.model import ForeignRecord, Poison, lacks_transaction
+from connector.sources.model import ForeignRecord, Poison, Skipped, lacks_transaction
 from connector.sources.tables import KnownTables
-from connector.text import FEW, counted
+from connector.text import FEW, counted, summarize_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ def _of_records(
 ) -> Iterator[SourceFinding]:
     """Read the newest record of each topic."""
     name, count, without = f"streams.{stream}.source", 0, ""
-    compacted, unreadable = list[str](), list[str]()
+    compacted, unreadable, without_key = list[str](), list[str](), list[str]()
     with ExitStack() as stack:
         decoder = decoder_of(source, config.registry, KnownTables(), stack)
         for topic in existing[:MOST_TOPICS]:
@@ -87,10 +87,15 @@ def _of_records(
                 count += 1
                 if isinstance(event := decoder.decode(record), Poison):
                     unreadable.append(f"{location_of(record)}: {event.detail}")
+                elif isinstance(event, Skipped) and event.rule == "NO_KEY":
+                    without_key.append(event.table or topic)
                 elif source.transactions and lacks_transaction(event):
                     without = f"{location_of(record)} has no transaction. {PROVIDE_TRANSACTIONS}"
     if without:
         yield "warning", f"{name}: {without}"
+    if without_key:
+        tables = summarize_names(without_key)
+        yield "warning", f"{name}: rows of {tables} have no key, and are left out. {ADD_KEY}"
     if compacted and source.format.is_debezium:
         text = f"{name}: compaction may delete events of {', '.join(compacted[:FEW])} before they"
         yield "warning", f"{text} are read. Set cleanup.policy=delete"

@@ -28,7 +28,7 @@ from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.model import MAX_RESUME_TOKEN_BYTES, Heartbeat, Rule
 from connector.records.rejection import Position, Reason
-from connector.reports.bridge_status import PROVIDE_TRANSACTIONS, text_of_waiting
+from connector.reports.bridge_status import ADD_KEY, PROVIDE_TRANSACTIONS, text_of_waiting
 from connector.sources.by_partition import ByPartition
 from connector.sources.by_transaction import ByTransaction, reads_table
 from connector.sources.changes import STREAM_PARTITION, Changes, headers, location_of
@@ -190,11 +190,7 @@ class BridgeSession:
             self._counts.left_out[event.rule] += 1
             if event.rule == "NO_KEY" and event.table not in self._without_key:
                 self._without_key.add(event.table)
-                text = (
-                    f"{event.table} has rows without a key, which are left out. Give the table a"
-                    " primary key. If it has one, it was renamed or dropped before Debezium had"
-                    " read these rows: read it again with an incremental snapshot"
-                )
+                text = f"{event.table} has rows without a key, which are left out. {ADD_KEY}"
                 self._warn("SOURCE_NO_KEY", text)
         elif self._needs_transactions and lacks_transaction(event):
             self._needs_transactions = False

@@ -65,11 +65,14 @@ _TRIES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The new table state, how many changes were merged, and how many became dead letters."""
+    """The new table state, how many changes were merged, how many became dead letters, and the
+    bytes that were read without Spark.
+    """
 
     table_state: TableState
     changes: int
     letters: int
+    bytes_read: int = 0
 
 
 def apply(
@@ -224,7 +227,7 @@ def _apply_few(
     on_step("tombstones written")
     table.commit_actions(merged.table, version, after)
     on_step("table committed")
-    return Applied(after, merged.changes, 0)
+    return Applied(after, merged.changes, 0, merged.bytes_read)
 
 
 def _write(

@@ -379,6 +379,18 @@ class Table:
         """The file counts of commits to the table and its tombstones since the last call."""
         return [*self.log.new_commits(), *self.tombstones.log.new_commits()]
 
+    def written_by(self, apply: int) -> dict[str, Any]:
+        """The rows and bytes that an apply wrote, as fields of a `Job`. Empty: the newest commit is
+        that of another apply.
+        """
+        commit, state = self.log.newest(), self.table_state()
+        if commit is None or state.apply_number != apply:
+            return {}
+        rows, written, deletes = commit.added_rows, commit.files.added_bytes, 0
+        if state.attempt_ids.get(apply) and (of_deletes := self.tombstones.log.newest()):
+            deletes, written = of_deletes.added_rows, written + of_deletes.files.added_bytes
+        return {"rows_written": rows, "bytes_written": written, "deletes": deletes}
+
     def superseded_at(self, version: int) -> int | None:
         """When the next version was committed. None: it was not yet. 0: no longer known."""
         commit = self.log.at(version + 1)

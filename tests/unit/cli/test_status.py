@@ -289,7 +289,7 @@ def test_a_warehouse_that_is_still_empty_is_no_error(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "connector.toml").write_text(SETTINGS)
     found = status(capsys)
-    assert found["streams"]["s"]["hints"] == ["nothing was ingested yet: start ingest"]
+    assert found["streams"]["s"]["hints"] == ["nothing was ingested yet"]
     assert (found["streams"]["s"]["lag"], found["tables"]["one"]["apply"]) == (None, 0)
 
 

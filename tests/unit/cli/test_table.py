@@ -277,3 +277,29 @@ def test_status_shows_a_refused_configuration(
     assert taken.tables["one"].max_staleness_s == 1200
     file.ask()
     assert reloads.next_config() is None, "asked for, but the same"
+
+
+def test_jobs_are_summed_by_hour(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """JOB-1"""
+    hour_us, history = 3_600_000_000, History(str(folder))
+    hour = time.time_ns() // 1000 // hour_us * hour_us - 2 * hour_us
+    for number in range(4):
+        ended_at = hour + number * hour_us // 2
+        done = Job(JobKind.APPLY, "one", ended_at - 5, ended_at, changes=number, cpu_us=7)
+        history.add_job(done)
+    history.add_job(Job(JobKind.AUDIT, "", hour, hour + 1, stream="s", error="lost"))
+    assert cli.invoke(["jobs", "--by", "hour", "--json"]) == 0
+    sums = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(s["kind"], s["jobs"], s["failed"], s["changes"], s["cpu_us"]) for s in sums] == [
+        ("apply", 2, 0, 5, 14),
+        ("apply", 2, 0, 1, 14),
+        ("audit", 1, 1, 0, 0),
+    ]
+    assert cli.invoke(["jobs", "--by", "day"]) == 0
+    assert "5 jobs within 1d" in capsys.readouterr().err
+    assert cli.invoke(["jobs", "--kind", "audit"]) == 0
+    shown = capsys.readouterr()
+    assert "lost" in shown.out
+    assert "apply" not in shown.out
+    assert cli.invoke(["jobs", "--within", "10m"]) == 0
+    assert "0 jobs within 10m" in capsys.readouterr().err

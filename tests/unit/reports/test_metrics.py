@@ -107,6 +107,12 @@ def test_the_samples_of_a_stream() -> None:
     assert values["stream_oldest_dead_letter_age_seconds", "s"] == 600
     assert values["stream_withheld_releases", "s"] == 1
     assert values["stream_refresh_age_seconds", "s"] == 1
+    assert ("stream_audit_age_seconds", "s") not in values, "it was not audited"
+    audit = Job(JobKind.AUDIT, "", 0, 900 * S, stream="s", error="1 offset is lost")
+    for error, is_failed in ((audit.error, 1), ("", 0)):
+        audited = by_name(replace(asked, audit=replace(audit, error=error)).samples(NOW))
+        assert audited["stream_audit_age_seconds", "s"] == 100
+        assert audited["stream_audit_is_failed", "s"] == is_failed
 
     unknown = OpenLetters(99, 1, is_known=False)
     asked = asked.answered(EndOffsets(999 * S, {0: 5, 1: 9}), unknown, None)
@@ -138,17 +144,24 @@ def test_the_samples_of_a_table() -> None:
         ("table_apply_watermark_age_seconds", "t"): 60,
         ("table_is_consistent_cut", "t"): 1,
         ("table_merged_changes", "t"): 7,
+        ("table_removed_rows", "t"): 0,
+        ("table_written_bytes", "t"): 0,
         ("table_dead_letters", "t"): 2,
         ("table_open_dead_letters", "t"): 2,
         ("table_blocked_rows", "t"): 0,
         ("table_misfits", "t"): 4,
     }
+    apply = Job(JobKind.APPLY, "t", 0, 1, deletes=2, bytes_written=5)
+    values = by_name(figures.with_job(apply).with_job(apply).samples("t", progress, NOW))
+    assert values["table_removed_rows", "t"] == 4
+    assert values["table_written_bytes", "t"] == 10
+    assert values["table_disk_bytes", "t"] == 30, "an apply is no clean-up"
     assert by_name(TableFigures("s").samples("t", progress, NOW)) == {}
 
 
 def test_the_samples_of_the_process() -> None:
     """MET-1: what runs, and jobs by kind, of which the last maintenance may have failed."""
-    apply = Job(JobKind.APPLY, "t", 0, 3 * S)
+    apply = Job(JobKind.APPLY, "t", 0, 3 * S, cpu_us=S // 2)
     compaction = Job(JobKind.COMPACTION, "", 0, S, stream="s", error="no space")
     figures = ProcessFigures(is_running=True, warnings={"TOPIC_SETTING": 2}, errors={"X": 990 * S})
     for job in (apply, apply, compaction):
@@ -160,6 +173,7 @@ def test_the_samples_of_the_process() -> None:
     assert values["job_duration_seconds", "apply"] == Histogram().with_value(3.0).with_value(3.0)
     assert values["failed_jobs", "compaction"] == 1
     assert values["failed_jobs", "apply"] == 0
+    assert values["job_cpu_seconds", "apply"] == 1
     assert values["maintenance_is_failing", "s", ""] == 1
     repaired = figures.with_job(replace(compaction, error=""))
     assert by_name(repaired.samples(NOW))["maintenance_is_failing", "s", ""] == 0

@@ -4,25 +4,31 @@ memory.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from deltalake import write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connector.errors import TableError
 from connector.lake import jobs as lake_history
 from connector.lake import small_tables
-from connector.lake.jobs import History
+from connector.lake.jobs import History, batches
 from connector.state.jobs import (
     RECOMMENDED_OVER_S,
     CutRecord,
     Job,
     JobKind,
+    Period,
     keeps_bound,
     p95_s,
     recommended_bound_s,
+    sums_by,
 )
+from connector.state.stream_progress import Progress
+from tests.unit.warehouses import commit
 
 S = 1_000_000
 DAY = 24 * 60 * 60 * S
@@ -186,7 +192,7 @@ def test_the_last_clean_up_of_a_changelog_is_the_last_one_without_an_error(tmp_p
     """TBL-19, JOB-1"""
     before, history = apply_of(3), History(str(tmp_path))
     history.add_job(before)
-    assert history.maintenance(stream="s") == {}
+    assert history.newest(stream="s") == {}
     assert history.last_clean_up("one", "") is None
     after = replace(
         before,
@@ -203,8 +209,8 @@ def test_the_last_clean_up_of_a_changelog_is_the_last_one_without_an_error(tmp_p
     for job in (after, failed):
         history.add_job(job)
     assert history.jobs("one") == [before]
-    assert history.maintenance(stream="s") == {JobKind.CLEAN_UP: failed}
-    assert history.maintenance(table="one") == {}
+    assert history.newest(stream="s") == {JobKind.CLEAN_UP: failed}
+    assert history.newest(table="one") == {}
     assert history.last_clean_up("", "s") == after.started_at
 
 
@@ -218,3 +224,71 @@ def test_a_history_that_lacks_a_column_was_made_by_another_program(tmp_path: Pat
     with pytest.raises(TableError, match="It lacks the columns bytes, changes, ") as caught:
         History(str(tmp_path)).add_job(apply_of(3))
     assert caught.value.code == "COMMIT_FOREIGN"
+
+
+def test_a_history_of_an_older_version_gets_the_columns_that_it_lacks(tmp_path: Path) -> None:
+    """JOB-1: its jobs stay readable."""
+    before, history = apply_of(3, ended_at=8 * DAY), History(str(tmp_path))
+    old = {**asdict(before), "kind": "apply"}
+    small_tables.append(f"{tmp_path}/_connector/jobs", [old], lake_history._JOBS)
+    assert history.jobs("one") == [before]
+    audited = Job(JobKind.AUDIT, "", 1, 9 * DAY, stream="s", error="lost", rows_read=7)
+    history.add_job(audited)
+    assert history.jobs() == [audited, before]
+    assert history.newest((JobKind.AUDIT,), stream="s") == {JobKind.AUDIT: audited}
+    assert history.newest((JobKind.AUDIT,), stream="other") == {}
+
+
+@given(st.lists(st.tuples(st.sampled_from(JobKind), st.integers(0, 9 * DAY), st.integers(0, 99))))
+def test_sums_by_hour_and_by_day_have_each_job_once(drawn: list[tuple[JobKind, int, int]]) -> None:
+    """JOB-1: the sums of the hours of a day are the sum of the day."""
+    jobs = [
+        Job(kind, "one", max(0, at - 7), at, changes=n, cpu_us=n, error="x" * (n % 2))
+        for kind, at, n in drawn
+    ]
+    hours, days = sums_by(Period.HOUR, jobs), sums_by(Period.DAY, jobs)
+    for sums in (hours, days):
+        assert sum(found.jobs for found in sums) == len(jobs)
+        assert sum(found.failed for found in sums) == sum(bool(job.error) for job in jobs)
+        assert sum(found.duration_us for found in sums) == sum(
+            job.ended_at - job.started_at for job in jobs
+        )
+        assert [found.since for found in sums] == sorted((s.since for s in sums), reverse=True)
+    for day in days:
+        within = [h for h in hours if h.kind == day.kind and h.since - h.since % DAY == day.since]
+        assert sum(hour.changes for hour in within) == day.changes
+        assert sum(hour.cpu_us for hour in within) == day.cpu_us
+
+
+def test_batches_are_read_from_the_log_of_the_changelog(tmp_path: Path) -> None:
+    """JOB-1: no row is stored for a batch. Its counts are those after it, less those before."""
+    types = {"kind": "string"}
+    path = tmp_path / "streams/s/changelog"
+
+    def log(kind: str, batch: int, of_progress: int, changes: int, rejected: int) -> None:
+        progress = Progress(of_progress, changes=changes, rejected={"A": rejected}).to_json()
+        stored = {
+            "commit": kind,
+            "stream": "s",
+            "ingest_batch": batch,
+            "topic_read_at": 5,
+            "start_offsets": {"0": batch * 10 - 10},
+            "end_offsets": {"0": batch * 10},
+            "progress": progress,
+        }
+        commit(path, [{"kind": "change"}] * batch, types, stored)
+
+    log("batch", 1, 1, 4, 0)
+    log("batch", 2, 1, 4, 0)  # records were rejected, so the progress follows
+    log("progress", 2, 2, 9, 3)
+    log("renewed", 2, 2, 9, 3)
+    log("batch", 3, 3, 9, 3)
+    found = list(batches(str(tmp_path), "s"))
+    assert [(b.to_batch, b.changes, b.letters, b.rows_read, b.rows_written) for b in found] == [
+        (3, 0, 0, 10, 3),
+        (2, 5, 3, 10, 2),
+        (1, 4, 0, 10, 1),
+    ]
+    assert all(b.bytes_written > 0 and (b.stream, b.started_at) == ("s", 5) for b in found)
+    assert list(batches(str(tmp_path), "s", since=found[0].ended_at + 1)) == []
+    assert list(batches(str(tmp_path), "other")) == []

@@ -12,9 +12,10 @@ import pytest
 from connector import cli
 from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig
-from connector.events import Event
+from connector.events import Event, ignore
 from connector.lake.changelog_changes import undefined_sources, waiting_changes
 from connector.services import status
+from connector.services.process import recorded, status_of_pipeline
 from connector.services.run import report_waiting_changes
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState
@@ -182,7 +183,10 @@ def test_hints_have_the_commands_that_help(
     assert cli.invoke(["--config", str(file), "status"]) == 0
     assert "run: connector run\n" in capsys.readouterr().out
     log(tmp_path, ago_s=20)
-    assert cli.invoke(["--config", str(file), "status"]) == 0
+    with recorded(config, ignore, once=False):
+        while not status_of_pipeline(config, "s", 0).is_running:
+            time.sleep(0.01)
+        assert cli.invoke(["--config", str(file), "status"]) == 0
     shown = capsys.readouterr().out
     assert "run: connector partitions list s\n" in shown
     assert "run: connector run\n" not in shown

@@ -1,0 +1,251 @@
+"""RUN-1: the reasons why a person is needed, and the exit code that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector import Column, DataType, Key, KeyPart, StreamConfig, TableDefinition
+from connector.errors.tables import commit_unreadable, store_unreachable
+from connector.reports.bridge_status import BridgeStatus
+from connector.reports.pipeline_status import PipelineStatus, pipeline_status
+from connector.reports.reasons import (
+    CODES,
+    UNKNOWN,
+    WAITS_LONG_US,
+    Reason,
+    exit_code,
+    reasons_of,
+)
+from connector.reports.stream_status import OpenLetters, StreamStatus, Uncovered, stream_status
+from connector.reports.table_status import TableStatus, table_status
+from connector.reports.write_stream_status import release_report
+from connector.sources.model import SourceFormat
+from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
+from connector.state.jobs import Job, JobKind
+from connector.state.process import Failure, ProcessRecord
+from connector.state.source_checks import SourceChecks, TwoProducers
+from connector.state.stream_progress import OpenTransaction, Progress
+from connector.state.table_state import TableState
+from connector.tables.keys import KeyForm
+from connector.watermarks.frontier import Stall
+from connector.watermarks.stream_partition import KeyRange
+from tests.unit.reports.test_write_stream_status import withheld
+
+S = 1_000_000
+NOW = 1_000_000 * S
+PAGE = Path(__file__).parents[3] / "docs/howto/check-status.md"
+RECORD = ProcessRecord("h", "m", 7, "1", NOW - 99 * S, NOW - S, 10, is_starting=False)
+TABLE = TableDefinition(
+    name="t",
+    stream="s",
+    source="t",
+    key=Key((KeyPart("id", DataType.STRING),), KeyForm.ROW_KEY),
+    columns=(Column("name", "f", b"name", DataType.STRING),),
+    max_staleness_s=600,
+)
+PIPELINE = pipeline_status(RECORD, NOW, is_alive=True)
+STREAM = replace(
+    stream_status(StreamConfig(name="s", topic="s"), Progress(), NOW),
+    ingest_batch=3,
+    low_watermark=NOW,
+    stalls_unverified=False,
+)
+APPLIED = replace(
+    table_status(TABLE, TableState(apply_number=1, as_of=NOW), Progress(), NOW),
+    max_staleness_s=600,
+    as_of=NOW,
+)
+FAILURE = Failure("TABLE_DAMAGED", "a file is gone", NOW - S)
+FAILED = Job(JobKind.COMPACTION, "t", NOW - 2, NOW - 1, error="disk full")
+STALL = Stall("p", 0, 1, NOW - 20 * S)
+GAP = IncompleteTransaction(1, "x", 2, NOW)
+BRIDGE = BridgeStatus(format=SourceFormat.DEBEZIUM_JSON, is_known=True, heartbeat_at=NOW, lag=3)
+
+
+def reasons(
+    pipeline: PipelineStatus = PIPELINE,
+    stream: StreamStatus = STREAM,
+    table: TableStatus = APPLIED,
+    **others: object,
+) -> list[Reason]:
+    given = {"errors": {}, "reload_refused": (), **others}
+    return reasons_of({"s": pipeline}, {"s": stream}, {"t": table}, **given)  # type: ignore[arg-type]
+
+
+def of_pipeline(record: ProcessRecord | None, **given: object) -> list[Reason]:
+    status = pipeline_status(record, NOW, **{"is_alive": True, **given})  # type: ignore[arg-type]
+    return reasons(status)
+
+
+def of_stream(**values: object) -> list[Reason]:
+    return reasons(stream=replace(STREAM, **values))  # type: ignore[arg-type]
+
+
+def of_table(**values: object) -> list[Reason]:
+    return reasons(table=replace(APPLIED, **values))  # type: ignore[arg-type]
+
+
+def test_nothing_is_a_reason_if_all_is_in_order() -> None:
+    """Without this, a code for everything would pass the tests below."""
+    assert reasons() == []
+    assert of_stream(bridge=BRIDGE, never_seen=()) == []
+    waits = Failure("BROKER_UNREACHABLE", "x", NOW - WAITS_LONG_US + 1)
+    assert of_pipeline(replace(RECORD, waiting=waits, last_error=waits)) == [], "not for long"
+    assert of_pipeline(replace(RECORD, is_once=True, ended_at=NOW - S)) == [], "a nightly job"
+    assert of_stream(stalled=(STALL,), stalls_unverified=True) == [], "ingest has not looked"
+    released = TransactionCheck(incomplete=(GAP._replace(is_released=True),))
+    assert of_stream(transactions=released) == []
+    assert of_table(max_staleness_s=None, as_of=None) == []
+
+
+CASES: dict[str, tuple[Callable[[], list[Reason]], str, str]] = {
+    "PIPELINE_DOWN": (
+        lambda: of_pipeline(replace(RECORD, ended_at=NOW - S, last_error=FAILURE)),
+        "stream s",
+        "not running since 1970-01-12T13:46:39Z: last error TABLE_DAMAGED: a file is gone",
+    ),
+    "UNREADABLE": (
+        lambda: reasons(errors={"tables.u": commit_unreadable("w/u", "A commit", "x", "")}),
+        "tables.u",
+        "COMMIT_UNREADABLE: A commit of w/u cannot be read",
+    ),
+    "TABLE_STOPPED": (
+        lambda: of_pipeline(replace(RECORD, stopped={"u": FAILURE})),
+        "table u",
+        "TABLE_DAMAGED: a file is gone",
+    ),
+    "PIPELINE_WAITS": (
+        lambda: of_pipeline(
+            replace(RECORD, waiting=Failure("REGISTRY_UNREACHABLE", "x", NOW - WAITS_LONG_US))
+        ),
+        "stream s",
+        "waits for the registry since 5m (REGISTRY_UNREACHABLE)",
+    ),
+    "BRIDGE_DOWN": (
+        lambda: of_stream(bridge=replace(BRIDGE, heartbeat_at=NOW - 61 * S)),
+        "stream s",
+        "no heartbeat for 1m1s",
+    ),
+    "RECORDS_HIDDEN": (
+        lambda: of_stream(open_transactions=(OpenTransaction(0, 7, 3, NOW - 3600 * S),)),
+        "stream s",
+        "hides 3 offsets",
+    ),
+    "TABLE_STALE": (
+        lambda: of_table(as_of=NOW - 700 * S, pending_batches=1),
+        "table t",
+        "11m40s old, and its bound is 10m",
+    ),
+    "WATERMARK_STALLED": (
+        lambda: of_stream(stalled=(STALL,)),
+        "stream s",
+        "p has moved it for 20s",
+    ),
+    "WATERMARK_UNKNOWN": (lambda: of_stream(low_watermark=None), "stream s", "not announced"),
+    "KEY_RANGE_UNCOVERED": (
+        lambda: of_stream(uncovered=Uncovered("root", KeyRange(b"a", None))),
+        "stream s",
+        "the root root",
+    ),
+    "UNDECLARED": (lambda: of_stream(undeclared=("q",)), "stream s", "no announcement names q"),
+    "NEVER_SEEN": (lambda: of_stream(never_seen=("q",)), "stream s", "no record came from q"),
+    "CHANGES_WAIT": (
+        lambda: of_table(waiting_changes=2, lagging_partition=STALL),
+        "table t",
+        "2 changes wait for a heartbeat of stream partition p",
+    ),
+    "BRIDGE_WAITS": (
+        lambda: of_stream(bridge=replace(BRIDGE, lacking="x", waiting="transaction x lacks")),
+        "stream s",
+        "transaction x lacks",
+    ),
+    "DEAD_LETTERS": (
+        lambda: of_stream(dead_letters=OpenLetters(2, NOW - 60 * S)),
+        "stream s",
+        "2 dead letters open, the oldest for 1m",
+    ),
+    "ROWS_BLOCKED": (lambda: of_table(blocked_rows=1), "table t", "1 row waits for dead letters"),
+    "RELEASES_WITHHELD": (
+        lambda: of_stream(write_streams=release_report(0, withheld())),
+        "stream s",
+        "rows of write streams",
+    ),
+    "TRANSACTIONS_INCOMPLETE": (
+        lambda: of_stream(transactions=TransactionCheck(incomplete=(GAP,))),
+        "stream s",
+        "1 transaction lacks records",
+    ),
+    "JOB_FAILED": (lambda: of_table(last_job=FAILED), "table t", "disk full"),
+    "AUDIT_FAILED": (lambda: of_stream(last_audit=FAILED), "stream s", "disk full"),
+    "MAINTENANCE_FAILED": (lambda: of_stream(maintenance=(FAILED,)), "stream s", "disk full"),
+    "RELOAD_REFUSED": (lambda: reasons(reload_refused=["no"]), "configuration", "no"),
+    "TWO_PRODUCERS": (
+        lambda: of_stream(
+            checks=SourceChecks(two_producers={"p": TwoProducers(0, 1, 2, batches=1, last_at=NOW)})
+        ),
+        "stream s",
+        "two producers write stream partition p",
+    ),
+    "PIPELINE_UNKNOWN": (
+        lambda: of_pipeline(None, unreadable="x"),
+        "stream s",
+        "its record cannot be read",
+    ),
+    "STORE_UNREACHABLE": (
+        lambda: reasons(errors={f"streams.{n}": store_unreachable("away", "x") for n in range(2)}),
+        "streams.0, streams.1",
+        "away",
+    ),
+    "LETTERS_UNKNOWN": (
+        lambda: of_stream(dead_letters=OpenLetters(2, is_known=False)),
+        "stream s",
+        "Kafka does not say which of 2 are open",
+    ),
+}
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_each_reason_has_its_code_its_subject_and_its_text(code: str) -> None:
+    act, subject, text = CASES[code]
+    (reason,) = act()
+    assert (reason.code, reason.subject) == (code, subject)
+    assert text in reason.text
+    assert reason.line.startswith(f"{code} {subject}: ")
+    assert exit_code([reason]) == (2 if code in UNKNOWN else 1)
+
+
+def test_each_code_is_on_the_page_in_this_order() -> None:
+    rows = [line.split("`")[1] for line in PAGE.read_text("utf-8").splitlines() if "| `" in line]
+    assert tuple(row for row in rows if row in CODES) == CODES
+
+
+def test_streams_of_one_pipeline_are_one_reason() -> None:
+    down = pipeline_status(None, NOW)
+    (reason,) = reasons_of({"a": down, "b": down}, {}, {}, {}, ())
+    assert reason.line == "PIPELINE_DOWN streams a, b: not running: no process has left a record"
+    stopped = replace(PIPELINE, stopped={"u": FAILURE})
+    unreadable = {"tables.u": commit_unreadable("w/u", "A commit", "x", "")}
+    both = reasons_of({"a": stopped, "b": stopped}, {}, {}, unreadable, ())
+    assert [reason.code for reason in both] == ["TABLE_STOPPED"], "the same table"
+
+
+@given(st.lists(st.sampled_from(CODES)))
+def test_a_reason_that_needs_a_person_outweighs_what_is_unknown(codes: list[str]) -> None:
+    """RUN-1: 0 only without a reason, and 2 only if nothing is known to need a person."""
+    code = exit_code([Reason(code, "x", "y") for code in codes])
+    assert (code == 0) == (not codes)
+    assert (code == 1) == any(code not in UNKNOWN for code in codes)
+
+
+def test_the_most_urgent_reason_is_the_first() -> None:
+    stream = replace(STREAM, dead_letters=OpenLetters(1), maintenance=(FAILED,), undeclared=("q",))
+    listed = reasons(pipeline_status(None, NOW), stream, reload_refused=["no"])
+    assert [reason.code for reason in listed] == [
+        *("PIPELINE_DOWN", "UNDECLARED", "DEAD_LETTERS", "MAINTENANCE_FAILED", "RELOAD_REFUSED"),
+    ]

@@ -1,0 +1,326 @@
+"""RUN-1: a pipeline says in the warehouse what it does, and `status` whether it lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connector import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.cli import invoke
+from connector.clock import now_us
+from connector.errors.kafka import broker_unreachable
+from connector.events import Event, ignore, info, warning
+from connector.reports.pipeline_status import PipelineStatus
+from connector.services import process
+from connector.services.process import after_event, recorded, status_of_pipeline
+from connector.services.status import status
+from connector.state.process import Failure, ProcessRecord
+from connector.stored import from_text, to_stored
+
+SECOND = 1_000_000
+RECORD = ProcessRecord("h", "m", 7, "1", 100 * SECOND, 200 * SECOND, 10)
+
+RUNNING = """
+import sys, time
+from connector import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.events import Event, ignore
+from connector.services.process import recorded
+streams = {name: StreamConfig(name=name, topic=name) for name in sys.argv[2:]}
+config = ConnectorConfig(sys.argv[1], KafkaConfig("127.0.0.1:1"), streams=streams)
+with recorded(config, ignore, once=False) as on_event:
+    on_event(Event("debug", "STEP", "batch begun", {"stream": sys.argv[2]}))
+    print("begun", flush=True)
+    time.sleep(60)
+"""
+
+
+def config(warehouse: Path, *streams: str) -> ConnectorConfig:
+    names = streams or ("s",)
+    return ConnectorConfig(
+        str(warehouse),
+        KafkaConfig("127.0.0.1:1"),
+        streams={name: StreamConfig(name=name, topic=name) for name in names},
+    )
+
+
+def pipeline(warehouse: Path, stream: str = "s", after_s: float = 0) -> PipelineStatus:
+    at = now_us() + int(after_s * SECOND)
+    return status_of_pipeline(config(warehouse), stream, at)
+
+
+def wait_for(is_there: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not is_there():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def store(warehouse: Path, record: ProcessRecord | str, stream: str = "s") -> None:
+    path = warehouse / f"streams/{stream}/process.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(record if isinstance(record, str) else json.dumps(to_stored(record)))
+
+
+def stored(warehouse: Path, stream: str = "s") -> ProcessRecord:
+    return from_text(
+        ProcessRecord, (warehouse / f"streams/{stream}/process.json").read_text("utf-8")
+    )
+
+
+def here(**values: Any) -> ProcessRecord:
+    """The record of a process of this machine that lives."""
+    mine = {"machine": process._machine(), "pid": os.getpid(), "heartbeat_at": now_us()}
+    return replace(RECORD, **{**mine, **values})
+
+
+def test_a_process_that_is_killed_does_not_run(tmp_path: Path) -> None:
+    """RUN-1: at once on its own machine, for each of its streams. Before, it runs."""
+    command = [sys.executable, "-c", RUNNING, str(tmp_path), "a", "b"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "begun\n"
+        wait_for(lambda: bool(pipeline(tmp_path, "b").batches))
+        for name in ("a", "b"):
+            runs = pipeline(tmp_path, name)
+            assert (runs.is_running, runs.pid) == (True, child.pid)
+            assert "ingest batch of a since 0s" in runs.text
+        assert pipeline(tmp_path, "c").is_running is False, "another stream"
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        killed = pipeline(tmp_path, "a")
+    assert (killed.is_running, killed.is_done) == (False, False)
+    assert f"pid {child.pid}" in killed.problem
+    assert "kill -9" in killed.text
+
+
+def test_a_clean_stop_is_written_at_once(tmp_path: Path) -> None:
+    with recorded(config(tmp_path), ignore, once=False):
+        wait_for(lambda: pipeline(tmp_path).is_running is True)
+        assert "starting" in pipeline(tmp_path).text
+    ended = pipeline(tmp_path)
+    assert (ended.is_running, ended.problem, ended.last_error) == (False, "", None)
+    assert ended.text.startswith("not running since 20")
+    assert not ended.is_done, "a person stopped it"
+    with recorded(config(tmp_path), ignore, once=True):
+        pass
+    assert pipeline(tmp_path).is_done, "a nightly job is done, and needs no person"
+
+
+def test_the_next_process_shows_the_error_that_ended_the_one_before(tmp_path: Path) -> None:
+    error = broker_unreachable("h:1", "refused")
+    with pytest.raises(type(error)), recorded(config(tmp_path), ignore, once=True):
+        raise error
+    ended = pipeline(tmp_path)
+    assert (ended.is_running, ended.is_done) == (False, False)
+    assert f"last error {error.code}: {error.problem}" in ended.text
+    with pytest.raises(KeyboardInterrupt), recorded(config(tmp_path), ignore, once=False):
+        raise KeyboardInterrupt
+    assert "last error KeyboardInterrupt" in pipeline(tmp_path).text
+    with recorded(config(tmp_path), ignore, once=False):
+        wait_for(lambda: pipeline(tmp_path).is_running is True)
+        before = pipeline(tmp_path).last_error
+        assert before is not None, "of the process before"
+        assert "KeyboardInterrupt" in before.code
+    assert pipeline(tmp_path).problem == "", "it did not end this one"
+
+
+def test_events_go_on_to_the_next_receiver_and_say_what_is_done(tmp_path: Path) -> None:
+    events: list[Event] = []
+    begun = Event("debug", "STEP", "apply begun", {"table": "t"})
+    with recorded(config(tmp_path), events.append, once=False) as on_event:
+        on_event(begun)
+        wait_for(lambda: "t" in pipeline(tmp_path).applies)
+    assert events == [begun]
+    assert pipeline(tmp_path).applies == {}
+
+
+def test_a_record_is_written_seldom_and_the_end_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand steps are one write or two: the pipeline does not wait for a disk."""
+    writes: list[str] = []
+    monkeypatch.setattr("connector.lake.stores.write_at", lambda path, text: writes.append(text))
+    with recorded(config(tmp_path), ignore, once=False) as on_event:
+        for number in range(1000):
+            on_event(Event("debug", "STEP", "apply begun", {"table": f"t{number % 7}"}))
+        began = time.monotonic()
+    assert time.monotonic() - began < 0.9
+    assert 1 <= len(writes) <= 3
+    assert json.loads(writes[-1])["ended_at"] is not None
+
+
+def test_a_store_gets_no_request_for_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """STO-5: only for what a person should know."""
+    monkeypatch.setattr(process, "_read", lambda path: None)
+    recorder = process._Recorder(replace(config(Path("x")), warehouse="s3://bucket/wh"), once=False)
+    recorder.change(info("RUNNING", "running"))
+    recorder._is_changed = False
+    recorder.change(Event("debug", "STEP", "batch begun", {"stream": "s"}))
+    assert not recorder._is_changed
+    recorder.change(warning("WAITING", "waits", error="BROKER_UNREACHABLE"))
+    assert recorder._is_changed
+
+
+def test_a_pipeline_goes_on_if_its_record_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "streams").write_text("a file, so no folder can be made")
+    with recorded(config(tmp_path), ignore, once=False) as on_event:
+        on_event(info("RUNNING", "running"))
+    unknown = pipeline(tmp_path)
+    assert unknown.is_running is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": "seven"}', "\x00\xff"])
+def test_a_damaged_record_is_reported_and_replaced(tmp_path: Path, content: str) -> None:
+    """Also one of a later version with another form. The next process writes a good one."""
+    store(tmp_path, content)
+    report = status(config(tmp_path))
+    assert report.pipelines["s"].is_running is None
+    assert "cannot be found out: its record cannot be read" in report.pipelines["s"].text
+    assert "s" in report.streams
+    assert [reason.code for reason in report.reasons] == ["PIPELINE_UNKNOWN"]
+    with recorded(config(tmp_path), ignore, once=False):
+        wait_for(lambda: pipeline(tmp_path).is_running is True)
+
+
+def test_a_record_of_a_later_version_is_read(tmp_path: Path) -> None:
+    later = to_stored(here(version="99.0")) | {"mood": {"good": True}}
+    store(tmp_path, json.dumps(later))
+    assert "version 99.0" in pipeline(tmp_path).text
+
+
+def test_on_another_machine_only_the_age_of_the_record_tells(tmp_path: Path) -> None:
+    """A minute of difference between two clocks is no sign. Neither is a pid that this host has."""
+    record = here(machine="another boot")
+    store(tmp_path, record)
+    assert pipeline(tmp_path).is_running is True
+    assert pipeline(tmp_path, after_s=85).is_running is True
+    silent = pipeline(tmp_path, after_s=95)
+    assert (silent.is_running, silent.since) == (False, record.heartbeat_at)
+    assert "gives no sign of life" in silent.text
+    assert pipeline(tmp_path, after_s=-55).is_running is True
+    ahead = pipeline(tmp_path, after_s=-600.5)
+    assert ahead.is_running is None
+    assert "the clock of h is 10m ahead" in ahead.text
+
+
+def test_a_pid_that_was_given_again_is_no_sign_of_life(tmp_path: Path) -> None:
+    """The process is there, but writes no record: it hangs, or it is another one."""
+    store(tmp_path, here())
+    assert pipeline(tmp_path, after_s=25).is_running is True
+    assert pipeline(tmp_path, after_s=35).is_running is False
+
+
+def test_an_older_process_does_not_end_the_record_of_a_newer_one(tmp_path: Path) -> None:
+    """Of two pipelines of a stream, one is shut out. The other goes on, and says so."""
+    with recorded(config(tmp_path), ignore, once=False):
+        wait_for(lambda: pipeline(tmp_path).is_running is True)
+        newer = here(since=now_us() + 1)
+        store(tmp_path, newer)
+    assert stored(tmp_path) == newer
+
+
+def test_two_pipelines_of_one_warehouse_have_a_record_each(tmp_path: Path) -> None:
+    with recorded(config(tmp_path, "a"), ignore, once=False) as on_a:
+        with recorded(config(tmp_path, "b"), ignore, once=False):
+            on_a(info("RUNNING", "running"))
+            wait_for(lambda: "waits for changes" in pipeline(tmp_path, "a").text)
+        assert pipeline(tmp_path, "a").is_running is True
+        assert pipeline(tmp_path, "b").is_running is False
+
+
+def step(text: str, **fields: str) -> Event:
+    return Event("debug", "STEP", text, fields)
+
+
+def test_the_record_follows_the_events() -> None:
+    """Starting, waiting, batches, applies, and tables that stop and go on."""
+    waits = warning("WAITING", "waits", error="BROKER_UNREACHABLE")
+    record = after_event(RECORD, waits, 1)
+    record = after_event(record, waits, 9)
+    assert record.waiting == Failure("BROKER_UNREACHABLE", "waits", 1), "since the first one"
+    assert record.last_error == Failure("BROKER_UNREACHABLE", "waits", 9)
+    record = after_event(record, info("GOES_ON", ""), 10)
+    assert (record.waiting, record.is_starting) == (None, True)
+    record = after_event(record, info("RUNNING", ""), 11)
+    assert not record.is_starting
+    record = after_event(record, step("batch begun", stream="s"), 12)
+    record = after_event(record, step("rows written", stream="s"), 13)
+    record = after_event(record, step("apply begun", table="t"), 14)
+    assert (record.batches, record.applies) == ({"s": 12}, {"t": 14})
+    record = after_event(record, step("batch ended", stream="s"), 15)
+    assert after_event(record, step("job recorded", table="t"), 16).applies == {}
+    assert after_event(record, step("nothing to apply", table="t"), 16).applies == {}
+    stop = warning("TABLE_STOPPED", "stopped", table="t", error="TABLE_DAMAGED")
+    record = after_event(record, stop, 17)
+    assert (record.batches, record.applies) == ({}, {})
+    assert record.stopped == {"t": Failure("TABLE_DAMAGED", "stopped", 17)}
+    again = after_event(record, step("apply begun", table="t"), 18)
+    assert again.applies == {}, "a stopped table that is tried again has no end"
+    assert after_event(again, step("nothing to apply", table="t"), 19).stopped == {}
+    assert after_event(record, info("TABLE_GOES_ON", "", table="t"), 19).stopped == {}
+    assert after_event(record, waits, 20).applies == {}
+
+
+def test_tables_that_are_not_configured_any_more_are_not_stopped(tmp_path: Path) -> None:
+    store(tmp_path, here(stopped={"gone": Failure("TABLE_DAMAGED", "x", 1)}))
+    assert pipeline(tmp_path).stopped == {}
+
+
+def test_the_command_shows_the_process_first_and_never_to_start_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "connector.toml").write_text(
+        'warehouse = "wh"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[streams.s]\n'
+    )
+    assert invoke(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("pipeline  not running: no process has left a record\nPIPELINE_DOWN ")
+    assert "run: connector run\n" in shown
+    assert invoke(["status", "--check"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "PIPELINE_DOWN stream s: not running: no process has left a record"
+    ]
+    store(tmp_path / "wh", here(host="host\x1b[2J", is_starting=False))
+    assert invoke(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("pipeline  runs on host\\x1b[2J, pid ")
+    assert "connector run" not in shown
+    assert invoke(["status", "--check"]) == 0
+    assert capsys.readouterr().out == "nothing needs a person\n"
+    assert invoke(["status", "--check", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["pipelines"]["s"]["is_running"] is True
+    assert report["reasons"] == []
+    store(tmp_path / "wh", "{")
+    assert invoke(["status", "--check"]) == 2
+    assert invoke(["status", "--check", "--watch"]) == 2
+    (tmp_path / "connector.toml").write_text("no settings")
+    assert invoke(["status", "--check"]) == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_events_of_several_threads_are_all_noted(tmp_path: Path) -> None:
+    recorder = process._Recorder(config(tmp_path), once=False)
+
+    def begin(number: int) -> None:
+        for table in range(50):
+            recorder.change(step("apply begun", table=f"t{number}-{table}"))
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(recorder._record.applies) == 400
