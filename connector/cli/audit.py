@@ -11,12 +11,13 @@ import click
 from connector.cli.parameters import config_of, json_option
 from connector.cli.terminal import (
     Progress,
-    console,
     err,
     escaped,
     out,
     show_error,
     show_event,
+    show_table,
+    show_text,
     table,
 )
 from connector.records.json_view import to_line
@@ -106,9 +107,9 @@ def _print_table(result: StreamAudit) -> None:
             *(f"{value:,}" for value in (partition.rows, partition.empty, *offsets)),
         )
     if shown.row_count:
-        console().print(shown)
+        show_table(shown)
     for topic in result.source:
-        out(_of_source(topic))
+        show_text(_of_source(topic))
 
 
 def _of_source(topic: SourceTopicAudit) -> str:

@@ -12,7 +12,7 @@ import click
 
 from connector.cli.load import format_option
 from connector.cli.parameters import MEMORY, config_of, json_option
-from connector.cli.terminal import Progress, err, escaped, out, show_event
+from connector.cli.terminal import Progress, err, escaped, out, show_event, show_fact
 from connector.records.json_view import to_line
 from connector.records.views import view
 from connector.services.read import read
@@ -121,7 +121,7 @@ def reconcile(
         elif shown <= SHOWN:
             columns = f": {', '.join(difference.columns)}" if difference.columns else ""
             key = json.dumps(difference.key, ensure_ascii=False)
-            out(escaped(f"{difference.kind:<9}  {key}{columns}"))
+            show_fact(difference.kind, f"{key}{columns}", 9)
 
     result = reconcile_rows(
         *(config_of(ctx), name, against),

@@ -23,7 +23,7 @@ from connector.cli.letter_actions import (
 )
 from connector.cli.letter_view import print_letter, summary
 from connector.cli.parameters import json_option
-from connector.cli.terminal import console, err, escaped, out, table
+from connector.cli.terminal import err, escaped, out, show_fact, show_table, show_text, table
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.filter import GROUPINGS, Group, grouped
 from connector.dead_letters.ledger import LetterStatus
@@ -96,11 +96,8 @@ def _print_one_by_one(letters: Iterator[tuple[DeadLetter, LetterStatus]], as_jso
             out(to_line(summary(letter, status)))
         else:
             why = f"{letter.reason} {letter.rule}".rstrip()
-            out(
-                escaped(
-                    f"{letter.id}  {why}  {status.state}, attempt {status.attempt}  {letter.detail}"
-                )
-            )
+            facts = f"{why}  {status.state}, attempt {status.attempt}  {letter.detail}"
+            show_text(escaped(f"{letter.id}  {facts}"))
     return number
 
 
@@ -120,7 +117,7 @@ def _print_groups(
         count = f"{group.letters:,}"
         shown.add_row(*map(escaped, texts), count, str(first), str(last), examples)
     if number and not as_json:
-        console().print(shown)
+        show_table(shown)
     return number
 
 
@@ -160,17 +157,15 @@ def show(
     report = letters.report(letter, status, history)
     for name, row in report.rows.items():
         view = "there is none" if row is None else to_line(row)
-        out(f"row today       {escaped(f'{name}: {view}')}")
+        show_fact("row today", f"{name}: {view}", 14)
     verdict, why = report.decision.verdict, report.decision.why
     effects = [f"the row would be {effect} in {name}" for name, effect in report.effects.items()]
     text = f"{verdict}: {why}" if why else "; ".join(effects) or verdict
-    out(f"a replay        {escaped(text)}")
+    show_fact("a replay", text, 14)
     if report.decision.is_too_late:
         change = report.new_change
         none = f"there is no such change: {change}"
-        out(
-            f"a new change    {escaped(none if isinstance(change, str) else to_json(change, None))}"
-        )
+        show_fact("a new change", none if isinstance(change, str) else to_json(change, None), 14)
 
 
 def _line_of(letter_id: str, change: DataChange | str) -> str:

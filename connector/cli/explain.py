@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from connector.cli.parameters import config_of, json_option
-from connector.cli.terminal import console, err, escaped, out, shown_bytes
+from connector.cli.terminal import err, escaped, out, show_fact, show_table, shown_bytes
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
 from connector.dead_letters.filter import text_of_bytes
@@ -25,7 +25,7 @@ from connector.tables.explain import ROW_MARK, Outcome, SetEntry
 from connector.text import counted
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from connector.cli.layout import Table
 
 ENTRIES_SHOWN: Final = 20
 """Of one change, in the table for people."""
@@ -77,10 +77,10 @@ def messages(history: RowHistory) -> Iterator[str]:
 
 def _print(history: RowHistory) -> None:
     for name, fact in facts(history):
-        out(f"{name:<11}  {fact}")
+        show_fact(name, fact, 11)
     for shown in tables(history):
         out("")
-        console().print(shown)
+        show_table(shown)
 
 
 def facts(history: RowHistory) -> Iterator[tuple[str, str]]:

@@ -30,7 +30,7 @@ from connector.cli.parameters import (
     json_option,
     why_option,
 )
-from connector.cli.terminal import Progress, console, err, escaped, out, show_event, table
+from connector.cli.terminal import Progress, err, escaped, out, show_event, show_table, table
 from connector.clock import now_us
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
@@ -297,7 +297,7 @@ def _show_plan(
                 f"{number:,}",
                 examples_text,
             )
-        console().print(shown)
+        show_table(shown)
     _print_tally(letters, tally, "would be ")
     return tally
 

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any, Final
 
-from connector.cli.terminal import escaped, out, shown_bytes
+from rich.cells import cell_len
+
+from connector.cli.layout import wrapped
+from connector.cli.terminal import escaped, out, show_fact, shown_bytes, width_of
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import LedgerEntry, LetterStatus
 from connector.dead_letters.source_letters import document_of
@@ -60,7 +64,7 @@ def print_letter(
 ) -> None:
     """Explain a letter on standard output; all that came from outside is escaped."""
     for name, fact in facts(letter, status, history):
-        out(f"{name:<14}  {fact}")
+        show_fact(name, fact, 14)
     out("")
     _print_value(letter, schemas, everything)
 
@@ -68,7 +72,7 @@ def print_letter(
 def facts(
     letter: DeadLetter, status: LetterStatus, history: tuple[LedgerEntry, ...] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Yield the name and the escaped text of each fact about a letter."""
+    """Yield the name and the text of each fact about a letter, which is not escaped."""
     position = letter.position
     texts = {
         "dead letter": letter.id,
@@ -93,11 +97,11 @@ def facts(
     }
     for name, fact in texts.items():
         if fact is not None:
-            yield name, escaped(str(fact))
+            yield name, str(fact)
     for entry in history:
-        yield "done", escaped(_history_line(entry))
+        yield "done", _history_line(entry)
     for name, value in letter.headers:
-        yield "header", f"{escaped(name)} = {shown_bytes(value, 200)}"
+        yield "header", f"{name} = {shown_bytes(value, 200)}"
 
 
 def _history_line(entry: LedgerEntry) -> str:
@@ -117,9 +121,7 @@ def _print_value(letter: DeadLetter, schemas: Schemas, everything: bool) -> None
         return
     hexes, lines = value_lines(letter.value, letter.reason, schemas, everything=everything)
     title = f"value, {counted(len(letter.value), 'byte')}"
-    out(f"{title:<{_HEX_WIDTH}}  decoded")
-    for left, right in zip_longest(hexes, lines, fillvalue=""):
-        out(f"{left:<{_HEX_WIDTH}}  {right}".rstrip())
+    _print_beside([title, *hexes], ["decoded", *lines])
     if not everything and len(letter.value) > HEX_BYTES_SHOWN:
         out(f"… {len(letter.value) - HEX_BYTES_SHOWN:,} more bytes; --all shows them")
 
@@ -136,6 +138,21 @@ def value_lines(
     shown = value if everything else value[:HEX_BYTES_SHOWN]
     hexes = list(hex_lines(shown, int(failure[1]) if failure else None))
     return hexes, decoded if everything else _shortened_lines(decoded)
+
+
+def _print_beside(left: list[str], right: list[str]) -> None:
+    """Print lines beside others, or below them on a terminal that is too narrow."""
+    width = width_of(sys.stdout)
+    if width is not None and _HEX_WIDTH + 2 + max(map(cell_len, right)) > width:
+        for line in left:
+            out(line)
+        for line in right:
+            indent = len(line) - len(line.lstrip(" ")) + 2
+            for part in wrapped(line, width, indent):
+                out(part)
+        return
+    for at_left, at_right in zip_longest(left, right, fillvalue=""):
+        out(f"{at_left:<{_HEX_WIDTH}}  {at_right}".rstrip())
 
 
 def _shortened_lines(lines: list[str]) -> list[str]:

@@ -70,11 +70,11 @@ class LogLines:
         command = command_of(str(event.fields.get("error", "")), event.fields)
         if self.log_format == "json":
             fields = {**event.fields, **({"run": command} if command else {})}
-            err(json_line(replace(event, fields=fields)))
+            click.echo(json_line(replace(event, fields=fields)), err=True)
         else:
             err(text_line(event))
             if command:
-                err(f"run: {command}")
+                click.echo(escaped(f"run: {command}"), err=True)
 
     @contextmanager
     def showing_error(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from connector.cli.parameters import DURATION_S, MEMORY, config_of, json_option
-from connector.cli.terminal import console, err, escaped, out, show_event, shown_bytes, table
+from connector.cli.terminal import err, escaped, out, show_event, show_table, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import EPOCH, MICROSECOND, view_of_bytes
 from connector.reports.stream_status import OpenLetters
@@ -144,7 +144,7 @@ def _print_table(table_read: TableRead, limit: int) -> None:
     for row in itertools.islice(rows, limit):
         shown.add_row(*(_for_people(value, view) for value, view in zip(row, views, strict=True)))
     if count := shown.row_count:
-        console().print(shown)
+        show_table(shown)
     more = next(rows, None) is not None
     err(
         f"the first {counted(count, 'row')}; use --limit for more, or --json for all"

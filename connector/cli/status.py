@@ -13,7 +13,17 @@ from typing import Final
 import click
 
 from connector.cli.parameters import config_of, json_option
-from connector.cli.terminal import console, err, escaped, out, show_error, table
+from connector.cli.terminal import (
+    clear_screen,
+    err,
+    escaped,
+    out,
+    show_error,
+    show_fact,
+    show_table,
+    show_text,
+    table,
+)
 from connector.errors import ConnectorError
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
@@ -63,7 +73,7 @@ def command(ctx: click.Context, *, as_json: bool, watch: bool, check: bool) -> i
             out(to_line(report.to_json()))
         else:
             if watch:
-                console().clear()
+                clear_screen()
             _print(report)
         if not watch:
             break
@@ -92,7 +102,7 @@ def _check(ctx: click.Context, *, as_json: bool, watch: bool) -> int:
 
 def _print_reasons(report: StatusReport) -> None:
     for reason in report.reasons:
-        out(escaped(reason.line))
+        show_text(escaped(reason.line))
 
 
 def _print(report: StatusReport) -> None:
@@ -101,18 +111,18 @@ def _print(report: StatusReport) -> None:
         by_text.setdefault(pipeline.text, []).append(name)
     for text, of_streams in by_text.items():
         names = f" of {', '.join(of_streams)}" if len(by_text) > 1 else ""
-        out(f"pipeline{names}  {escaped(text)}")
+        show_fact(f"pipeline{names}", text, 0)
     _print_reasons(report)
     out("")
     for stream in report.streams.values():
         out(f"stream {stream.name}")
         for name, fact in facts(stream):
-            out(f"  {name:<14}  {escaped(fact)}")
+            show_fact(name, fact, 14, "  ")
         out("")
     if report.tables:
         _print_tables(report)
     for fault in report.reload_refused:
-        out(f"hint: the pipeline did not take the newest configuration: {escaped(fault)}")
+        show_text(f"hint: the pipeline did not take the newest configuration: {escaped(fault)}")
     for command in dict.fromkeys(commands(report)):
         out(f"run: {command}")
     for path, error in report.errors.items():
@@ -134,6 +144,8 @@ def commands(report: StatusReport) -> Iterator[str]:
         if stream.write_streams.is_withheld:
             yield f"connector write-streams list {stream.name}"
     for of_table in report.tables.values():
+        if of_table.lacks_lost_records:
+            yield f"connector table confirm {of_table.name} --help"
         if of_table.is_waiting:
             yield f"connector partitions list {of_table.stream}"
         columns = (_column_for(*cell) for cell in of_table.cells_without_column)
@@ -169,6 +181,8 @@ def facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     if stream.ignored_claims:
         claims = f"{stream.ignored_claims:,}: they did not move the low watermark"
         yield "ignored claims", claims
+    for decision in stream.losses:
+        yield "lost records", decision.text
     yield from facts_of_checks(stream.checks, stream.now)
     yield from _incomplete(stream)
     yield from stream.write_streams.facts(stream.now)
@@ -257,15 +271,19 @@ def _print_tables(report: StatusReport) -> None:
             _due(of_table),
             "" if job is None else escaped(_job(job, of_table.now)),
         )
-    console().print(shown)
+    show_table(shown)
     for of_table in report.tables.values():
         if (maintained := _maintained(of_table.maintenance, of_table.now)) is not None:
-            out(f"maintained: {of_table.name}: {maintained}")
+            show_text(f"maintained: {of_table.name}: {maintained}")
         if of_table.other_commits:
-            out(f"others: {of_table.name}: {escaped(_other_commits(of_table.other_commits))}")
+            others = escaped(_other_commits(of_table.other_commits))
+            show_text(f"others: {of_table.name}: {others}")
         for hint in of_table.hints:
-            lines = "\n" if hint in of_table.definition_hints else ""  # those to paste
-            out(f"hint: {of_table.name}: {escaped(hint, lines)}")
+            if "\n" in hint and hint in of_table.definition_hints:  # lines to paste
+                pasted = escaped(hint, "\n")
+                out(f"hint: {of_table.name}: {pasted}")
+            else:
+                show_text(f"hint: {of_table.name}: {escaped(hint)}")
 
 
 def _duration(seconds: float | None) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from connector.cli.parameters import DURATION_S, config_of, json_option, spark_options
-from connector.cli.terminal import console, err, escaped, out, show_event
+from connector.cli.parameters import DURATION_S, config_of, json_option, spark_options, why_option
+from connector.cli.terminal import err, escaped, out, show_event, show_table
 from connector.cli.terminal import table as empty_table
 from connector.clock import now_us
 from connector.config.settings import find_stream, find_table
@@ -18,6 +18,7 @@ from connector.records.views import view, view_of_time
 from connector.services import tables
 from connector.services.alter import AlterReport, alter_table, publish_table
 from connector.services.drop_table import drop_table, orphaned_tables
+from connector.services.requests import confirm_table
 from connector.sources.columns import table_name
 from connector.sources.define import tables_of, toml_of
 from connector.state.jobs import (
@@ -105,7 +106,7 @@ def _print(jobs: list[Job], *, with_owner: bool = False) -> None:
             escaped(job.misfits),
             escaped(job.error),
         )
-    console().print(shown)
+    show_table(shown)
 
 
 @click.command()
@@ -166,7 +167,7 @@ def _print_sums(sums: list[JobSum]) -> None:
             *(f"{row.cpu_us / 1e6:,.1f} s", f"{row.changes:,}", f"{row.letters:,}"),
             *(f"{size / 1e6:,.1f} MB" for size in (row.bytes_read, row.bytes_written)),
         )
-    console().print(shown)
+    show_table(shown)
 
 
 def _kind(kind: JobKind) -> str:
@@ -197,8 +198,23 @@ def drop(ctx: click.Context, name: str | None, *, as_json: bool) -> None:
         shown = empty_table("table", "files", "bytes", right=frozenset({"files", "bytes"}))
         for orphan in orphans:
             shown.add_row(escaped(orphan.name), f"{orphan.files:,}", f"{orphan.bytes:,}")
-        console().print(shown)
+        show_table(shown)
     err(f"{counted(len(orphans), 'table')} without a section of the configuration")
+
+
+@command.command()
+@click.argument("name", metavar="NAME")
+@why_option
+@click.pass_context
+def confirm(ctx: click.Context, name: str, why: str) -> None:
+    """Declare that table NAME is right, although Kafka deleted records of its stream unread. Its
+    next applies can be consistent cuts again.
+
+    Compare it with the source first, for example with `connector reconcile`. Ingest takes the
+    request within ten seconds (90 in an object store), or when it runs again.
+    """
+    request = confirm_table(config_of(ctx), name, why=why)
+    err(f"{escaped(name)} of {request.stream} is confirmed with the next batch")
 
 
 @command.command("set")

@@ -7,19 +7,23 @@ record rewrite the screen.
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import unicodedata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
+from connector.cli.layout import Table, wrapped
 from connector.errors import ConnectorError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from connector.events import Event
+
+_COLOURS: Final = {"error": "red", "warning": "yellow"}
+_URGENT: Final = frozenset({"dead letters", "hint", "incomplete", "late", "stalled", "undeclared"})
+"""The names of facts that need a person."""
 
 _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
@@ -54,9 +58,27 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def width_of(stream: TextIO) -> int | None:
+    """The width of the terminal that shows a stream. None: no terminal shows it."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+def marked(text: str, colour: str, stream: TextIO) -> str:
+    """Text in a colour, for what needs a person. Only a terminal shows colours, unless NO_COLOR is
+    set.
+    """
+    return (
+        click.style(text, fg=colour) if stream.isatty() and not os.environ.get("NO_COLOR") else text
+    )
+
+
 def err(message: str) -> None:
-    """Print a message: one line on standard error."""
-    click.echo(escaped(message, allowed="\n"), err=True)
+    """Print a message: one line on standard error, or several on a terminal that is narrower."""
+    for number, line in enumerate(wrapped(escaped(message, "\n"), width_of(sys.stderr), 2)):
+        kind, colon, rest = line.partition(":")
+        if number == 0 and kind in _COLOURS and colon:
+            line = f"{marked(f'{kind}:', _COLOURS[kind], sys.stderr)}{rest}"
+        click.echo(line, err=True, color=True)
 
 
 def show_event(event: Event) -> None:
@@ -71,8 +93,28 @@ def out(line: str) -> None:
     sys.stdout.write("\n")
 
 
+def show_fact(name: str, text: str, name_width: int, indent: str = "") -> None:
+    """Print a name and a text on standard output, escaped and in the width of the terminal. Names
+    of what needs a person are in colour.
+    """
+    start = f"{indent}{name:<{name_width}}  "
+    first, *more = wrapped(f"{start}{escaped(text)}", width_of(sys.stdout), len(start))
+    if name in _URGENT:
+        first = first.replace(name, marked(name, "yellow", sys.stdout), 1)
+    for line in (first, *more):
+        out(line)
+
+
+def show_text(text: str) -> None:
+    """Print a text that is escaped on standard output, in the width of the terminal."""
+    for line in wrapped(text, width_of(sys.stdout), 2):
+        out(line)
+
+
 def show_error(error: ConnectorError) -> None:
-    """Problem, cause, remedy, the command that helps, and code, on standard error."""
+    """Problem, cause, remedy, the command that helps, and code, on standard error. The command is
+    on one line, so that you can copy it.
+    """
     from connector.cli.remedies import command_for
 
     for name, text in (
@@ -83,31 +125,30 @@ def show_error(error: ConnectorError) -> None:
         ("code", error.code),
     ):
         if text:
-            err(f"{name + ':':<7} {text}")
+            start, shown = f"{name + ':':<8}", escaped(text, "\n")
+            width = None if name == "run" else width_of(sys.stderr)
+            first, *more = wrapped(f"{start}{shown}", width, len(start))
+            if name in _COLOURS:
+                first = marked(start, _COLOURS[name], sys.stderr) + first[len(start) :]
+            for line in (first, *more):
+                click.echo(line, err=True, color=True)
 
 
-def console() -> Console:
-    """The console of tables for people, in the width of the terminal if there is one."""
-    from rich.console import Console
-
-    return Console(
-        markup=False,
-        highlight=False,
-        emoji=False,
-        soft_wrap=not sys.stdout.isatty(),
-        width=None if sys.stdout.isatty() else 200,
-    )
+def clear_screen() -> None:
+    """Clear the terminal of standard output, if there is one."""
+    if sys.stdout.isatty():
+        out("\x1b[2J\x1b[H")
 
 
 def table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
     """An empty table; columns in `right` are flush right. Escape what comes from outside."""
-    from rich import box
-    from rich.table import Table
+    return Table(columns, right)
 
-    empty = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        empty.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return empty
+
+def show_table(shown: Table) -> None:
+    """Print a table on standard output, in the width of the terminal."""
+    for line in shown.lines(width_of(sys.stdout)):
+        out(line)
 
 
 class Progress:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import click
 
 from connector.cli.parameters import DURATION_S, MOMENT, check_why, config_of, json_option
-from connector.cli.terminal import console, err, escaped, out, show_event, table
+from connector.cli.terminal import err, escaped, out, show_event, show_table, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.reports.write_stream_status import ReleaseStatus, named
@@ -66,7 +66,7 @@ def _print(listed: WriteStreamList) -> None:
             "" if status.last_append is None else _ago(listed.now, status.last_append),
             "" if status.expires_at is None else _in(listed.now, status.expires_at),
         )
-    console().print(shown)
+    show_table(shown)
 
 
 def _ago(now: int, then: int) -> str:

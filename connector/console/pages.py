@@ -6,11 +6,12 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from connector.cli import explain as explain_command
 from connector.cli import letter_view
+from connector.cli.layout import Table
 from connector.cli.status import commands, cut, facts
 from connector.cli.streams import table_of_partitions
 from connector.clock import now_us
@@ -28,9 +29,6 @@ from connector.services.rows.values import row_key_of
 from connector.services.status import StatusReport
 from connector.services.tables import jobs
 from connector.text import duration, is_secret, without_credentials
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 LETTERS_COUNTED: Final = 10_000
 LETTERS_LISTED: Final = 200
@@ -199,21 +197,26 @@ def _needs(report: StatusReport) -> list[tuple[str, Reason]]:
 
 
 def _path(subject: str) -> str:
-    """The page about the subject of a reason, such as `stream orders`. Many have the first page."""
-    kind, _, name = subject.replace("s.", " ", 1).partition(" ")
-    is_one = kind in ("stream", "table") and "," not in name
-    return f"/{kind}s/{quote(name, safe='')}" if is_one else "/"
+    """The page about the subject of a reason, `stream orders` or `streams.orders`. A reason of
+    several, or of none, has the first page.
+    """
+    for kind in ("stream", "table"):
+        for start in (f"{kind} ", f"{kind}s."):
+            if subject.startswith(start):
+                return f"/{kind}s/{quote(subject.removeprefix(start), safe='')}"
+    return "/"
 
 
 def _about(report: StatusReport, *, stream: str = "", table: str = "") -> StatusReport:
     """The part of a report about one stream or table."""
-    path = _path(f"table {table}" if table else f"stream {stream}")
+    path = f"tables.{table}" if table else f"streams.{stream}"
     return replace(
         report,
         streams={name: it for name, it in report.streams.items() if name == stream},
         tables={name: it for name, it in report.tables.items() if name == table},
         pipelines={name: it for name, it in report.pipelines.items() if name == stream},
-        reasons=[reason for reason in report.reasons if _path(reason.subject) == path],
+        errors={name: error for name, error in report.errors.items() if name == path},
+        reload_refused=[],
     )
 
 
@@ -246,12 +249,8 @@ def _cut(text: str) -> str:
 
 def _grid(shown: Table) -> Grid:
     """A table for the terminal as one of a page."""
-    columns = [
-        [_cut(str(cell)) for cell in islice(column.cells, ROWS_SHOWN)] for column in shown.columns
-    ]
-    more = max(0, shown.row_count - ROWS_SHOWN)
-    header = [str(column.header) for column in shown.columns]
-    return Grid(header, list(zip(*columns, strict=True)), more)
+    rows = [[_cut(cell) for cell in row] for row in shown.rows[:ROWS_SHOWN]]
+    return Grid(shown.columns, rows, max(0, len(shown.rows) - ROWS_SHOWN))
 
 
 def _duration(seconds: float | None) -> str:

@@ -57,7 +57,10 @@ def test_the_overview_has_what_needs_a_person_first(warehouse: Path, client: htt
     text = page.text
     assert text.index("Needs a person") < text.index("<h2>Streams") < text.index("<h2>Tables")
     assert 'href="/tables/never"' in text
-    assert "nothing was applied yet" in text
+    assert "PIPELINE_DOWN" in text
+    assert '<a href="/streams/s">stream s</a>' in text
+    assert "connector run" in text
+    assert "nothing was applied yet" in client.get("/tables/never").text
     assert HOSTILE not in text
     assert "p\\x1b[2J\\u202e" in text
 
@@ -90,7 +93,7 @@ def test_a_damaged_table_is_a_problem_of_its_page_only(
     """WEB-1, RUN-3: the overview names it."""
     for commit in (warehouse / "tables/one/data/_delta_log").glob("*.json"):
         commit.write_text("rubbish")
-    assert "table one" in client.get("/").text
+    assert '<a href="/tables/one">tables.one</a>' in client.get("/").text
     assert client.get("/tables/one").status_code == 200
 
 
