@@ -315,7 +315,7 @@ def _mib(size: int) -> str:
 
 
 def cut(status: TableStatus) -> str:
-    """Whether a table is a consistent cut, or since when it is none."""
+    """Whether a table is a consistent cut, or how long it has not been one."""
     if status.is_consistent_cut:
         return "yes"
     if not status.apply:

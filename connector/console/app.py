@@ -48,7 +48,7 @@ def console_app(pages: Pages, token: str = "", *, is_local: bool = True) -> Star
 
     Args:
         pages: The values of the pages.
-        token: The password of every request. Empty: there is none.
+        token: The password of every request. Empty: they need no password.
         is_local: It listens on a loopback address. Then it answers only requests for such a host:
             a page of another site cannot reach it under a name of its own.
     """

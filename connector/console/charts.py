@@ -90,7 +90,7 @@ def charts_of_table(jobs: Iterable[Job], now: int, bound_s: int | None) -> list[
     Args:
         jobs: Applies and rebuilds, the newest first.
         now: The time at the right edge (µs).
-        bound_s: The bound in force. None: there is none.
+        bound_s: The bound in force. None: the table has no bound.
     """
     done = sorted((job for job in jobs if not job.error), key=lambda job: job.ended_at)
     ages = [

@@ -65,7 +65,7 @@ class Pages:
         self._config, self._report = config, report
 
     def overview(self) -> Page:
-        """What needs a person, and all streams and tables."""
+        """The reasons why a person is needed, and all streams and tables."""
         report = self._report()
         values = {
             "title": "Overview",

@@ -59,6 +59,6 @@ def test_an_age_over_the_bound_is_marked() -> None:
     assert chart.summary == "age: newest 15.0, highest 15.0, bound 10.0"
 
 
-def test_no_job_is_said_in_words() -> None:
+def test_a_chart_without_a_job_has_a_text() -> None:
     """WEB-2: right after the start."""
     assert "no job" in charts_of_table([], NOW, 60)[0].summary
