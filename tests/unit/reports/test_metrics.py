@@ -143,6 +143,7 @@ def test_the_samples_of_a_table() -> None:
     figures = TableFigures("s", state, 60, OpenLetters(2), cleaned)
     values = by_name(figures.samples("t", progress, NOW))
     assert values == {
+        ("table_is_stopped", "t"): 0,
         ("table_bound_seconds", "t"): 60,
         ("table_live_bytes", "t"): 10,
         ("table_disk_bytes", "t"): 30,
@@ -163,7 +164,8 @@ def test_the_samples_of_a_table() -> None:
     assert values["table_removed_rows", "t"] == 4
     assert values["table_written_bytes", "t"] == 10
     assert values["table_disk_bytes", "t"] == 30, "an apply is no clean-up"
-    assert by_name(TableFigures("s").samples("t", progress, NOW)) == {}
+    stopped = TableFigures("s", is_stopped=True).samples("t", progress, NOW)
+    assert by_name(stopped) == {("table_is_stopped", "t"): 1}
 
 
 def test_the_samples_of_the_process() -> None:
