@@ -11,7 +11,8 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -218,6 +219,7 @@ def replay(
     if group is not None and wait:
         raise click.UsageError("--group excludes --wait: its letters do not go to tables")
     letters = letters_of(ctx, stream, group)
+    which = replace(which, ids=letters.whole_ids(which.ids))
     if edit:
         steps = (*steps, *_edit(letters, which, ids[0], steps))
     started_at = now_us()
@@ -233,7 +235,7 @@ def replay(
         tally = _execute(letters, send, wait=wait)
     else:
         tally = _show_plan(letters, which, steps, max_attempts, as_json=as_json)
-    _check_exist(ids, tally.verdicts.total(), letters)
+    _check_exist(which.ids, tally.verdicts.total(), letters)
     _print_next_step(tally, group, execute=execute, wait=wait)
     # The command may be run again to continue waiting.
     replayed_before = tally.refused[ALREADY_REPLAYED] if wait else 0
@@ -381,7 +383,7 @@ def _edit(
     contents = [
         repair(content_of(letter), steps, letters.schemas) for letter, _ in letters.list(which)
     ]
-    _check_exist((letter_id,), len(contents), letters)
+    _check_exist(which.ids, len(contents), letters)
     content = contents[0]
     if isinstance(content, Unrepairable):
         raise repair_impossible(letter_id, content.why)
@@ -397,8 +399,8 @@ def _edit(
     return edits
 
 
-def _check_exist(ids: tuple[str, ...], number: int, letters: DeadLetters) -> None:
-    if missing := max(0, len(set(ids)) - number):
+def _check_exist(ids: Collection[str], number: int, letters: DeadLetters) -> None:
+    if missing := max(0, len(ids) - number):
         named = f"{missing:,} of the dead letters that you named"
         raise dead_letter_missing(
             dead_letter_topic(letters.topic, letters.group), named, letters.topic, letters.group
@@ -427,8 +429,9 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
         which = filter_of(given, ids)
         check_chosen(which, everything)
         letters = letters_of(ctx, stream, group)
+        which = replace(which, ids=letters.whole_ids(which.ids))
         done, refused = getattr(letters, name)(which, why=why)
-        _check_exist(ids, done + refused.total(), letters)
+        _check_exist(which.ids, done + refused.total(), letters)
         err(f"{counted(done, 'dead letter')} of {letters.topic} {action}")
         for state, number in refused.items():
             err(f"{counted(number, 'letter')} unchanged: already {state}")
