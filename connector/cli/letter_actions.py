@@ -25,6 +25,8 @@ from connector.cli.parameters import (
     RATE,
     SPAN,
     STEP,
+    STREAM,
+    TABLE,
     Function,
     check_why,
     config_of,
@@ -62,7 +64,7 @@ _OPTIONS: Final = (
         multiple=True,
         help="Only letters in this state. Default: open, what an action can change, or any id.",
     ),
-    click.option("--table", help="Only letters of this table, or of this source table."),
+    click.option("--table", type=TABLE, help="Only letters of this table or source table."),
     click.option(
         "--key-prefix",
         type=BYTES,
@@ -103,9 +105,8 @@ _everything = click.option(
 
 
 def stream_option(function: Function) -> Function:
-    return click.option("--stream", help="The stream; you can leave it out if there is only one.")(
-        function
-    )
+    text = "The stream; you can leave it out if there is only one."
+    return click.option("--stream", type=STREAM, help=text)(function)
 
 
 def group_option(function: Function) -> Function:
