@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -132,7 +133,8 @@ def test_a_shell_completes_commands_and_names(
     program.chmod(0o755)
     script = (
         f"{connector('completion', 'bash', cwd=tmp_path).stdout}\n"
-        f"COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}\n_connector_completion connector\n"
+        f"COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}\n"
+        "_connector_completion connector\n"
         'printf "%s\\n" "${COMPREPLY[@]}"\n'
     )
     ended = subprocess.run(
@@ -144,6 +146,24 @@ def test_a_shell_completes_commands_and_names(
         timeout=60,
     )
     assert (ended.stdout.split(), ended.stderr) == (completed, "")
+
+
+def test_each_check_is_an_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OPR-6, OPS-1."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "connector.toml").write_text(CONFIG)
+    assert cli.invoke(["validate", "--json"]) == 1
+    *checks, fault = map(json.loads, capsys.readouterr().out.splitlines())
+    assert checks[0] == {"level": "ok", "text": "configuration: 2 streams, 1 table"}
+    text = "streams.other has no table: its changes go to the changelog only"
+    assert {"level": "warning", "text": text} in checks
+    assert fault["text"] == "No Kafka broker answers at 127.0.0.1:1"
+    assert fault["run"] == "connector broker start --port 1"
+    assert (fault["level"], fault["code"]) == ("fault", "BROKER_UNREACHABLE")
+    assert fault["cause"]
+    assert fault["remedy"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
