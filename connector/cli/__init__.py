@@ -44,6 +44,7 @@ COMMANDS: Final = {
         "connector.cli.dead_letters:command",
         "List, explain, repair and replay rejected records.",
     ),
+    "erase": ("connector.cli.erase:command", "Erase a row, with all its old versions."),
     "explain": ("connector.cli.explain:command", "Explain why a row is as it is."),
     "export": ("connector.cli.copies:export", "Write the rows of a table to a file."),
     "jobs": (
@@ -62,9 +63,17 @@ COMMANDS: Final = {
         "Compare a table with a copy of its rows.",
     ),
     "run": ("connector.cli.run:run_command", "Ingest all streams and apply them to their tables."),
+    "serve": (
+        "connector.console.command:command",
+        "Show streams, tables, dead letters and rows in a browser.",
+    ),
     "status": (
         "connector.cli.status:command",
         "Show lag, staleness and dead letters of streams and tables.",
+    ),
+    "stream": (
+        "connector.cli.streams:stream",
+        "Go on behind records that Kafka deleted unread.",
     ),
     "table": (
         "connector.cli.table:command",
@@ -97,10 +106,13 @@ EXTRAS: Final = {
     "delta": "spark",
     "deltalake": "lake",
     "httpx": "registry",
+    "jinja2": "console",
     "pandas": "spark",
     "prometheus_client": "metrics",
     "pyarrow": "load",
     "pyspark": "spark",
+    "starlette": "console",
+    "uvicorn": "console",
 }
 """Package -> the extra of this distribution that brings it."""
 

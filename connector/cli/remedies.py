@@ -74,6 +74,7 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "DEAD_LETTER_AMBIGUOUS": _LIST_ALL_LETTERS,
     "DEAD_LETTER_MISSING": _LIST_ALL_LETTERS,
     "SPARK_FAILED": (Template("run"),),
+    "RECORDS_DELETED": (Template("stream accept-loss", ("stream",)),),
     "REJECTED_RATIO_EXCEEDED": (
         Template("dead-letters list", options=_OF_BATCH),
         # Without --execute it sends nothing: it shows what a replay would do.
@@ -90,6 +91,7 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "TABLE_COLUMN_LOST": _STATUS,
     "TABLE_DAMAGED": _REBUILD,
     "TABLE_MISSING": (Template("run --once"),),
+    "TABLE_REJECTS_CHANGES": _REBUILD,
     "TABLE_STALE": _STATUS,
     "TRANSACTION_UNKNOWN": (Template("transactions list", ("stream",)),),
     "TOPIC_MISSING": (Template("topic create", ("topic",), {"--group": "group"}),),

@@ -1,5 +1,5 @@
 """`connector partitions` and `connector transactions`: what delays a stream and its tables, and how
-to end that (WMK-8, WMK-12, ING-2).
+to end that (WMK-8, WMK-12, ING-2). `connector stream`: how it goes on behind lost records (RUN-7).
 
 Names, ids and keys come from outside: they are escaped before they reach the terminal.
 """
@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import click
 
-from connector.cli.parameters import MOMENT, STREAM, config_of, json_option, why_option
+from connector.cli.layout import Table
+from connector.cli.parameters import MOMENT, STREAM, check_why, config_of, json_option, why_option
 from connector.cli.terminal import err, escaped, out, show_table, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
-from connector.reports.stream_status import PartitionStatus
 from connector.services.requests import (
+    PartitionList,
+    accept_loss,
     close_partition,
     incomplete_transactions,
+    lost_records,
     release_transaction,
 )
 from connector.services.requests import partitions as partitions_of
+from connector.state.accepted_losses import text_of
 from connector.text import counted, duration
 from connector.watermarks.stream_partition import KeyRange
 
@@ -41,7 +45,7 @@ def list_partitions(ctx: click.Context, stream: str | None, *, as_json: bool) ->
         for status in listed.partitions:
             out(to_line(status.to_json()))
     elif listed.partitions:
-        _print_partitions(listed.partitions, listed.now)
+        show_table(table_of_partitions(listed))
     low = listed.low_watermark
     complete = "no low watermark yet" if low is None else f"complete below {view_of_time(low)}"
     err(
@@ -50,12 +54,13 @@ def list_partitions(ctx: click.Context, stream: str | None, *, as_json: bool) ->
     )
 
 
-def _print_partitions(statuses: list[PartitionStatus], now: int) -> None:
+def table_of_partitions(listed: PartitionList) -> Table:
+    """The stream partitions as a table, those that delay the low watermark first."""
     shown = table(
         "stream partition", "low watermark", "delayed by", "since", "roots", "row keys", "waits for"
     )
-    for status in statuses:
-        since = duration(max(0, now - status.advanced_at) / 1_000_000)
+    for status in listed.partitions:
+        since = duration(max(0, listed.now - status.advanced_at) / 1_000_000)
         shown.add_row(
             escaped(status.name),
             "" if status.low_watermark is None else str(view_of_time(status.low_watermark)),
@@ -65,7 +70,7 @@ def _print_partitions(statuses: list[PartitionStatus], now: int) -> None:
             _range(status.key_range),
             "ended" if status.is_over else escaped(", ".join(status.waits_for)),
         )
-    show_table(shown)
+    return shown
 
 
 def _range(keys: KeyRange | None) -> str:
@@ -160,3 +165,27 @@ def release(
         f"{escaped(transaction)} is released with the next check; to check it: connector"
         f" transactions list {stream}"
     )
+
+
+@click.group()
+def stream() -> None:
+    """Go on behind records of a stream that Kafka deleted unread."""
+
+
+@stream.command("accept-loss")
+@click.argument("name", metavar="STREAM", type=STREAM)
+@click.option("--why", help="The reason. Without it, the lost offsets are only shown.")
+@click.pass_context
+def accept_loss_command(ctx: click.Context, name: str, why: str | None) -> None:
+    """Have ingest of STREAM go on behind the records that Kafka deleted before they were read.
+
+    `status` and `audit` show the loss from then on. No table of STREAM is a consistent cut until
+    you confirm it: connector table confirm.
+    """
+    if why is None:
+        out(text_of(lost_records(config_of(ctx), name)))
+        err("nothing is accepted yet: to go on without these records, give the reason with --why")
+        return
+    check_why(why)
+    request = accept_loss(config_of(ctx), name, why=why)
+    err(f"accepted: {text_of(request.lost)}; ingest goes on behind them when it starts again")

@@ -15,6 +15,7 @@ from connector.cli.parameters import (
     config_of,
     json_option,
     spark_options,
+    why_option,
 )
 from connector.cli.terminal import err, escaped, out, show_event, show_table
 from connector.cli.terminal import table as empty_table
@@ -25,6 +26,7 @@ from connector.records.views import view, view_of_time
 from connector.services import tables
 from connector.services.alter import AlterReport, alter_table, publish_table
 from connector.services.drop_table import drop_table, orphaned_tables
+from connector.services.requests import confirm_table
 from connector.sources.columns import table_name
 from connector.sources.define import tables_of, toml_of
 from connector.state.jobs import (
@@ -206,6 +208,21 @@ def drop(ctx: click.Context, name: str | None, *, as_json: bool) -> None:
             shown.add_row(escaped(orphan.name), f"{orphan.files:,}", f"{orphan.bytes:,}")
         show_table(shown)
     err(f"{counted(len(orphans), 'table')} without a section of the configuration")
+
+
+@command.command()
+@click.argument("name", metavar="NAME", type=TABLE)
+@why_option
+@click.pass_context
+def confirm(ctx: click.Context, name: str, why: str) -> None:
+    """Declare that table NAME is right, although Kafka deleted records of its stream unread. Its
+    next applies can be consistent cuts again.
+
+    Compare it with the source first, for example with `connector reconcile`. Ingest takes the
+    request within ten seconds (90 in an object store), or when it runs again.
+    """
+    request = confirm_table(config_of(ctx), name, why=why)
+    err(f"{escaped(name)} of {request.stream} is confirmed with the next batch")
 
 
 @command.command("set")

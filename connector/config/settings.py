@@ -57,6 +57,8 @@ _REGISTRY_URL: Final = Form(
     "http://127.0.0.1:8081",
 )
 DEFAULT_FILE_RETENTION_S: Final = 86_400
+MIN_RECORDS_FOR_RATIO: Final = 1_000
+"""Fewer records are too few for the ratio of rejected ones (DLQ-5, RUN-6)."""
 _LEAST_DEFAULT_SNAPSHOT_RETENTION_S: Final = 3_600
 _SECOND: Final = Between(1)
 _MINUTE: Final = Between(60)
@@ -214,6 +216,11 @@ class StreamConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    def rejects_too_many(self, records: int, rejected: int) -> bool:
+        """Whether so many rejected of so many records have a common cause (DLQ-5, RUN-6)."""
+        is_large = records >= MIN_RECORDS_FOR_RATIO
+        return is_large and rejected > self.max_dead_letter_ratio * records
 
     @property
     def wait_s(self) -> int | None:

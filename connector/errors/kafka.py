@@ -472,6 +472,19 @@ def stream_topic_replaced(stream: str, problem: str, cause: str) -> TopicError:
     )
 
 
+def stream_records_deleted(stream: str, lost: str, times: str) -> TopicError:
+    return TopicError(
+        "RECORDS_DELETED",
+        f"Kafka deleted records of stream {stream} before they were read: {lost}",
+        f"The retention of the topic, or another program, deleted them. They had arrived{times}"
+        if times
+        else "The retention of the topic, or another program, deleted them",
+        "Find out which records are missing, and raise the retention. To go on without them, accept"
+        " the loss, and send them again. Until you confirm a table, it is no consistent cut",
+        stream=stream,
+    )
+
+
 def spark_records_deleted(what: str) -> TopicError:
     return TopicError(
         "RECORDS_DELETED",

@@ -200,6 +200,26 @@ def transaction_unknown(stream: str, transaction: str, cause: str, remedy: str) 
     )
 
 
+def nothing_lost(stream: str) -> ConfigError:
+    return ConfigError(
+        "NOTHING_LOST",
+        f"No record of stream {stream} is lost: Kafka has all that ingest has not read",
+        "",
+        "Start ingest",
+        stream=stream,
+    )
+
+
+def nothing_to_confirm(table: str) -> ConfigError:
+    return ConfigError(
+        "NOTHING_LOST",
+        f"Table {table} has no unconfirmed loss",
+        "Ingest has passed no lost records of its stream since it was last confirmed",
+        "Accept the loss first, and start ingest, if records are lost",
+        table=table,
+    )
+
+
 def extra_missing(package: str, extra: str) -> ConnectorError:
     return ConnectorError(
         "EXTRA_MISSING",

@@ -135,6 +135,21 @@ def entry_unknown(kind: str) -> TableError:
     )
 
 
+def table_rejects_changes(
+    table: str, stream: str, changes: int, rejected: int, cause: str
+) -> TableError:
+    return TableError(
+        "TABLE_REJECTS_CHANGES",
+        f"Table {table} cannot hold {rejected} of the next {changes} changes",
+        f"The commonest cause is {cause}. The definition of the table may be wrong. Nothing was"
+        " applied, and no dead letter was published",
+        "Correct the definition, and rebuild the table. If the changes are wrong, raise"
+        f" max_dead_letter_ratio of stream {stream}: they then become dead letters",
+        table=table,
+        stream=stream,
+    )
+
+
 def blocking_letters_too_many(table: str, limit: str) -> TableError:
     return TableError(
         "ROWS_BLOCKED",
@@ -308,6 +323,26 @@ def table_stale_blocked(
         " (allow_stale)",
         table=table,
         as_of=as_of,
+    )
+
+
+def erasure_secret_missing(path: str) -> TableError:
+    return TableError(
+        "ERASURE_SECRET_MISSING",
+        f"The secret of the erased rows, {path}, is missing",
+        "Rows were erased with it. Without it, ingest cannot refuse late changes of these rows",
+        "Restore the file from a backup",
+        path=path,
+    )
+
+
+def batch_incomplete(stream: str, use: str) -> TableError:
+    return TableError(
+        "BATCH_INCOMPLETE",
+        f"The newest batch of stream {stream} is not complete, so {use} cannot begin",
+        "The pipeline was killed before it had counted the batch",
+        "Start the pipeline, which completes the batch, stop it, and try again",
+        stream=stream,
     )
 
 

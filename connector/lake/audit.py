@@ -35,6 +35,7 @@ from connector.reports.audit import (
     digest,
     union_ranges,
 )
+from connector.state.accepted_losses import AcceptLoss
 from connector.state.damage import reading
 from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
 from connector.stored import from_stored
@@ -48,7 +49,7 @@ STEP_ROWS: Final = 1_000_000
 _RUNS: Final = """
     WITH logged AS (
       SELECT kafka_partition, "offset" AS number, count(*) AS times FROM t
-      WHERE kind IN ('change', 'staged', 'expired', 'control', 'truncate', 'rejected')
+      WHERE kind IN ('change', 'staged', 'expired', 'erased', 'control', 'truncate', 'rejected')
           AND "offset" IS NOT NULL AND kafka_partition IS NOT NULL AND {batches}
       GROUP BY kafka_partition, "offset"),
     numbered AS (
@@ -60,8 +61,8 @@ _RUNS: Final = """
 _STREAM_RUNS: Final = """
     WITH logged AS (
       SELECT write_stream['stream'] AS stream, write_stream['offset'] AS number, count(*) AS times
-      FROM t WHERE kind IN ('change', 'staged', 'expired') AND write_stream['stream'] IS NOT NULL
-          AND {batches}
+      FROM t WHERE kind IN ('change', 'staged', 'expired', 'erased')
+          AND write_stream['stream'] IS NOT NULL AND {batches}
       GROUP BY write_stream['stream'], write_stream['offset']),
     numbered AS (
       SELECT *, number - row_number() OVER (PARTITION BY stream, times ORDER BY number) AS island
@@ -81,7 +82,8 @@ class Logged:
 
     For each Kafka partition of the topic `topic_id`, the offsets from `begin` (0 if missing) up to,
     without, `end` were read and were not deleted since (TBL-15). The dead letters of batches up to
-    `settled_batch` are published. `incomplete` are the transactions that lack records (ING-2).
+    `settled_batch` are published. `incomplete` are the transactions that lack records (ING-2),
+    and `losses` the decisions about lost records (RUN-7).
     """
 
     changelog_id: str
@@ -92,6 +94,7 @@ class Logged:
     end: Mapping[int, int]
     foreign_commits: int
     incomplete: tuple[IncompleteTransaction, ...]
+    losses: tuple[AcceptLoss, ...]
     _trimmed_to: int
     _rows: int
     _step_rows: int
@@ -164,6 +167,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
             end=from_stored(dict[int, int], newest["end_offsets"]),
             foreign_commits=foreign_commits,
             incomplete=from_stored(TransactionCheck, progress.get("transactions", {})).incomplete,
+            losses=from_stored(tuple[AcceptLoss, ...], progress.get("losses", ())),
             _trimmed_to=from_stored(int, newest.get("trimmed_to", 0)),
             _rows=from_stored(int, progress["changes"])
             + from_stored(int, progress.get("staged", 0))

@@ -25,6 +25,7 @@ from connector.errors.changelog import audit_failed
 from connector.records.rejection import Headers
 from connector.records.views import AsList, Hidden, Listed, Named, Shown, Viewed
 from connector.reports.bridge_status import SourceTopicAudit
+from connector.state.accepted_losses import AcceptLoss
 from connector.state.incomplete_transactions import IncompleteTransaction
 from connector.text import FEW, as_header_name, counted, summarize_names
 
@@ -219,6 +220,9 @@ class StreamAudit(Viewed):
     `write_streams` has the write streams whose offsets have doubles or gaps. They break no promise
     either: `warnings` has a sentence about each kind.
 
+    `losses` are the records that Kafka deleted before ingest read them, as people accepted it, and
+    the tables that were confirmed since (RUN-7).
+
     `source` accounts for the records of a bridge's topics (SRC-7).
 
     `faulty_tables` says for a table what is wrong with its newest commit, for example that another
@@ -236,6 +240,7 @@ class StreamAudit(Viewed):
         default_factory=dict
     )
     faulty_tables: Mapping[str, str] = field(default_factory=dict)
+    losses: tuple[AcceptLoss, ...] = ()
     source: Annotated[tuple[SourceTopicAudit, ...], Named("source_topics")] = ()
 
     def counted(self, name: str) -> int:
@@ -253,8 +258,8 @@ class StreamAudit(Viewed):
 
     @property
     def warnings(self) -> list[str]:
-        """A sentence about the doubles in write streams, and one about the gaps."""
-        return warnings_of(self.write_streams)
+        """A sentence about each accepted loss, the doubles in write streams, and the gaps."""
+        return [*(loss.text for loss in self.losses), *warnings_of(self.write_streams)]
 
     @property
     def is_proved(self) -> bool:

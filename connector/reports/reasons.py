@@ -173,6 +173,8 @@ def _of_table(table: TableStatus) -> Iterator[tuple[str, str]]:
         changes = counted(table.waiting_changes, "change waits", "changes wait")
         name = table.lagging_partition.stream_partition
         yield "CHANGES_WAIT", f"{changes} for a heartbeat of stream partition {name}"
+    if table.lacks_lost_records:
+        yield "LOSS_UNCONFIRMED", "Kafka deleted records of its stream unread"
     if table.blocked_rows:
         rows = counted(table.blocked_rows, "row waits", "rows wait")
         yield "ROWS_BLOCKED", f"{rows} for dead letters"

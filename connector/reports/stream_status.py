@@ -14,6 +14,7 @@ from connector.records.views import Flat, Hidden, Named, Shown, Time, Viewed, vi
 from connector.reports.bridge_status import BridgeStatus
 from connector.reports.source_status import hints_of_checks
 from connector.reports.write_stream_status import NONE_RELEASED, ReleaseReport, release_report
+from connector.state.accepted_losses import AcceptLoss
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
 from connector.state.jobs import Job, failed_maintenance
 from connector.state.source_checks import NOTHING_FOUND, SourceChecks
@@ -83,6 +84,8 @@ class StreamStatus(Viewed):
     wait_s              how long tables wait for such a transaction; None: they do not
     write_streams       the staged rows of write streams, and their releases
     open_transactions   the transactions in Kafka that hid records at `topic_read_at`
+    losses              the records that Kafka deleted unread and that were given up, and the tables
+                        that were confirmed since (RUN-7)
     bridge              how far its source is published (SRC-8); None: it has no source
     """
 
@@ -115,6 +118,7 @@ class StreamStatus(Viewed):
     wait_s: Hidden[int | None] = None
     write_streams: ReleaseReport = NONE_RELEASED
     open_transactions: tuple[OpenTransaction, ...] = ()
+    losses: tuple[AcceptLoss, ...] = ()
     bridge: BridgeStatus | None = None
 
     @property
@@ -399,6 +403,7 @@ def stream_status(
         wait_s=stream.wait_s,
         write_streams=release_report(progress.staged, progress.releases),
         open_transactions=progress.open_transactions,
+        losses=progress.losses,
     )
 
 

@@ -52,6 +52,8 @@ class TableStatus(Viewed):
                                     recommended_max_staleness_s follows from it (TBL-19)
     apply_every_s, due_at           the time from one apply to the next, and when the next one is
                                     due (JOB-2); None: at once
+    lacks_lost_records              Kafka deleted records of its stream unread, and no person has
+                                    confirmed the table since (RUN-7)
     definition_hints                the hints about its definition (EVO-2)
     cells_without_column            families and qualifiers of recent changes that no column shows
     maintenance                     the last compaction and the last clean-up, of the table and its
@@ -84,6 +86,7 @@ class TableStatus(Viewed):
     due_at: Time | None
     maintenance: tuple[Job, ...] = ()
     other_commits: tuple[str, ...] = ()
+    lacks_lost_records: bool = False
     waiting_changes: int = 0
     misfits: Mapping[str, int] = field(default_factory=dict)
     misfit_texts: Hidden[tuple[str, ...]] = ()
@@ -159,6 +162,11 @@ class TableStatus(Viewed):
     def _completeness_hints(self) -> Iterator[str]:
         if self.is_waiting and self.lagging_partition is not None:
             yield text_of_waiting(self.waiting_changes, self.lagging_partition.stream_partition)
+        if self.lacks_lost_records:
+            yield (
+                "the table is no consistent cut, because Kafka deleted records of its stream"
+                " unread: reconcile it with the source, then confirm it"
+            )
         if self.blocked_rows:
             rows = counted(self.blocked_rows, "row waits", "rows wait")
             yield f"{rows} for dead letters: repair and replay the dead letters, or discard them"
@@ -270,6 +278,7 @@ def table_status(
         due_at=due_at,
         maintenance=tuple(jobs.maintenance),
         waiting_changes=waiting_changes,
+        lacks_lost_records=table.lacks_lost_records,
         misfits=table.misfits,
         misfit_texts=tuple(texts_of_misfits(definition, table.misfits)),
     )

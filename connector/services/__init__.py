@@ -19,12 +19,15 @@ from connector.services.audit import audit
 from connector.services.bridge import run_bridge
 from connector.services.dead_letters import DeadLetters
 from connector.services.drop_table import drop_table, orphaned_tables
+from connector.services.erase import EraseReport, erase
 from connector.services.load_config import load_config
 from connector.services.metrics import Metrics
 from connector.services.read import TableRead, read
 from connector.services.reload import ConfigFile
 from connector.services.requests import (
+    accept_loss,
     close_partition,
+    confirm_table,
     incomplete_transactions,
     partitions,
     release_transaction,
@@ -50,16 +53,20 @@ __all__ = [
     "AlterReport",
     "ConfigFile",
     "DeadLetters",
+    "EraseReport",
     "LoadOptions",
     "Metrics",
     "StatusReport",
     "TableRead",
+    "accept_loss",
     "alter_table",
     "audit",
     "close_partition",
     "commit_write_streams",
+    "confirm_table",
     "discard_write_streams",
     "drop_table",
+    "erase",
     "explain",
     "export",
     "finalize_write_stream",

@@ -208,6 +208,7 @@ def _of_stream(
         result,
         source=_of_source(config, source, on_event),
         incomplete=logged.incomplete,
+        losses=logged.losses,
         write_streams=faulty(logged.write_streams()),
         faulty_tables=faulty_tables(
             warehouse_of(config),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -128,16 +128,20 @@ class Metrics:
 
     @contextmanager
     def refreshing(
-        self, config: ConnectorConfig, usage: Callable[[], Mapping[Series, float]]
+        self,
+        config: ConnectorConfig,
+        usage: Callable[[], Mapping[Series, float]],
+        stopped: Callable[[], Collection[str]] = tuple,
     ) -> Iterator[None]:
-        """Ask Kafka, the disk and `usage`, which returns what the JVM uses, every 30 seconds during
-        the block. While one does not answer, its values stay.
+        """Ask Kafka, the disk, `usage`, which returns what the JVM uses, and `stopped`, which
+        returns the stopped tables, every 30 seconds during the block. While one does not answer,
+        its values stay.
         """
         stop = threading.Event()
 
         def work() -> None:
             while True:
-                self._refresh(config, usage)
+                self._refresh(config, usage, stopped())
                 if stop.wait(REFRESH_EVERY_S):
                     return
 
@@ -150,7 +154,10 @@ class Metrics:
             thread.join()
 
     def _refresh(
-        self, config: ConnectorConfig, usage: Callable[[], Mapping[Series, float]]
+        self,
+        config: ConnectorConfig,
+        usage: Callable[[], Mapping[Series, float]],
+        stopped: Collection[str],
     ) -> None:
         from connector.lake.jobs import History
         from connector.lake.overrides import Overrides
@@ -166,7 +173,9 @@ class Metrics:
         with self._lock:
             for name, table in config.tables.items():
                 bound_s = bound_in_force(table, bounds)
-                self._tables[name] = replace(self._tables[name], bound_s=bound_s)
+                self._tables[name] = replace(
+                    self._tables[name], bound_s=bound_s, is_stopped=name in stopped
+                )
         for name in config.streams:
             with suppress(TableError):
                 newest = History(warehouse).newest((JobKind.AUDIT,), stream=name)

@@ -1,5 +1,5 @@
 """List what delays a stream: stream partitions and incomplete transactions. Request the end of one
-(WMK-8, WMK-12, ING-2).
+(WMK-8, WMK-12, ING-2). Accept the loss of records that Kafka deleted unread (RUN-7).
 """
 
 from __future__ import annotations
@@ -9,12 +9,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from connector.clock import now_us
-from connector.config.settings import find_stream
-from connector.errors.settings import stream_partition_unknown, transaction_unknown
+from connector.config.settings import find_stream, find_table
+from connector.errors.settings import (
+    nothing_lost,
+    nothing_to_confirm,
+    stream_partition_unknown,
+    transaction_unknown,
+)
 from connector.records.views import view_of_time
 from connector.reports.stream_status import PartitionStatus, partition_statuses
 from connector.services.load_config import who
 from connector.services.warehouses import warehouse_of
+from connector.state.accepted_losses import (
+    AcceptLoss,
+    Lost,
+    is_unconfirmed,
+    lost_between,
+    offsets_of,
+)
 from connector.state.incomplete_transactions import IncompleteTransaction, ReleaseTransaction
 from connector.state.overrides import ClosePartition
 from connector.text import nearest, one_of
@@ -162,6 +174,80 @@ def release_transaction(
         *(check.released_to + 1, source.name, server_transaction_id, why, now_us(), by),
         commit_timestamp=transaction.commit_timestamp,
     )
+    Overrides(warehouse_of(config)).add(request)
+    return request
+
+
+def lost_records(config: ConnectorConfig, stream: str) -> Lost:
+    """The records that Kafka deleted before they were read, by Kafka partition: the first offset,
+    and the next one that is left. Raises as `accept_loss`.
+    """
+    from connector.kafka import topics
+    from connector.lake.state_reader import logged_ends
+
+    source = find_stream(config, stream)
+    facts = topics.describe(config.kafka, source.topic)
+    read_to = logged_ends(warehouse_of(config), source.name)
+    lost = lost_between(read_to, topics.beginning_offsets(config.kafka, facts))
+    if not lost:
+        raise nothing_lost(source.name)
+    return lost
+
+
+def accept_loss(
+    config: ConnectorConfig, stream: str, *, why: str, by: str | None = None
+) -> AcceptLoss:
+    """Have ingest go on behind records that Kafka deleted before they were read.
+
+    Ingest takes the request when it starts again. It covers the records that are lost now. Until
+    each table of the stream is confirmed, it is no consistent cut. For example:
+    `accept_loss(config, "orders", why="sent again with a new stream")`.
+
+    Args:
+        config: It has the stream.
+        stream: The name or topic of the stream.
+        why: The reason. It is stored with the request.
+        by: The person or program that asks. None: the user and the host of this process.
+
+    Returns:
+        The request. Its `lost` has the offsets by Kafka partition.
+
+    Raises:
+        ConfigError: There is no such stream, or no record of it is lost, or `why` or `by` cannot be
+            stored.
+        TopicError: There is no such topic.
+        TableError: The warehouse cannot be read or written.
+        BrokerError: Kafka does not answer.
+    """
+    from connector.lake.overrides import Overrides
+
+    name, lost = find_stream(config, stream).name, lost_records(config, stream)
+    by = who() if by is None else by
+    request = AcceptLoss(1, name, "", offsets_of(lost), why, now_us(), by)
+    Overrides(warehouse_of(config)).add(request)
+    return request
+
+
+def confirm_table(
+    config: ConnectorConfig, table: str, *, why: str, by: str | None = None
+) -> AcceptLoss:
+    """Declare that a table is right, although records of its stream were lost. Its next applies
+    can be consistent cuts again.
+
+    Ingest takes the request within ten seconds (90 in an object store), or when it runs again. For
+    example: `confirm_table(config, "orders", why="reconciled with the source")`. `by` and the
+    result are those of `accept_loss`. Raises `ConfigError` if there is no such table, or if none of
+    its records is lost or all losses are confirmed, `TableError` if the warehouse cannot be read or
+    written.
+    """
+    from connector.lake.overrides import Overrides
+    from connector.lake.state_reader import progress_of
+
+    stream = find_table(config, table).stream
+    if not is_unconfirmed(progress_of(warehouse_of(config), stream).losses, table):
+        raise nothing_to_confirm(table)
+    by = who() if by is None else by
+    request = AcceptLoss(1, stream, table, "{}", why, now_us(), by)
     Overrides(warehouse_of(config)).add(request)
     return request
 

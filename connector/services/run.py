@@ -36,6 +36,7 @@ from connector.services.source_tables import SourceTables, follows_sources
 from connector.services.stopped_tables import StoppedTables, error_of
 from connector.services.surroundings import Surroundings, is_away
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
+from connector.state.accepted_losses import AcceptLoss
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.jobs import Job, JobKind
 from connector.state.overrides import ClosePartition
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from connector.dead_letters.envelope import DeadLetter
     from connector.lake.overrides import Overrides
     from connector.spark.apply_loop import JobLog
-    from connector.spark.ingest.ingest import IngestPorts
+    from connector.spark.ingest.ports import IngestPorts
     from connector.spark.pipeline import Pipeline
     from connector.tables.published import PublishedTable
 
@@ -247,7 +248,7 @@ class _Run:
                         raise
                     wanted = self.reloads.go_back(error)
                     continue
-                with self._measuring(spark, self.config):
+                with self._measuring(spark, pipeline):
                     wanted, self.stopped = self._run_one(pipeline), pipeline.stopped
         if self.once and not self.stop.is_set():
             _report_open_transactions(self.config, self.on_event)
@@ -274,7 +275,7 @@ class _Run:
         return self._run_until_replaced(pipeline)
 
     @contextmanager
-    def _measuring(self, spark: SparkSession, config: ConnectorConfig) -> Iterator[None]:
+    def _measuring(self, spark: SparkSession, pipeline: Pipeline) -> Iterator[None]:
         """Ask for what is not in memory during the block, if the metrics have a reader."""
         if not self.is_measured:
             yield
@@ -282,7 +283,10 @@ class _Run:
         from connector.spark.jvm import jvm_usage
 
         usage = partial(jvm_usage, spark)
-        with self.metrics.running(), self.metrics.refreshing(config, usage):
+        with (
+            self.metrics.running(),
+            self.metrics.refreshing(self.config, usage, lambda: list(pipeline.stopped)),
+        ):
             yield
 
     def _run_until_replaced(self, pipeline: Pipeline) -> ConnectorConfig | None:
@@ -473,11 +477,12 @@ def ports_of(
     """Kafka, the registry and the clock of one stream, checked before anything starts (REC-2)."""
     from connector.kafka import topics
     from connector.kafka.client import records_between
+    from connector.kafka.consume.start_offsets import first_arrivals
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import external_dead_letters
     from connector.kafka.probe_offsets import open_transactions
     from connector.lake.batch_counts import count_rows
-    from connector.spark.ingest.ingest import IngestPorts
+    from connector.spark.ingest.ports import IngestPorts
 
     kafka, name, topic = config.kafka, stream.name, stream.topic
     describe = partial(topics.describe, kafka, topic)
@@ -492,17 +497,21 @@ def ports_of(
         publish=_publisher(config, topic, stack, counter or _Counter()),
         now=now_us,
         high_watermarks=lambda: topics.high_watermarks(kafka, describe()),
+        committed_ends=lambda: topics.end_offsets(kafka, describe()),
         count_rows=count_rows,
         earliest=lambda: topics.beginning_offsets(kafka, describe()),
         schema_by_id=_registry(config, stack),
         closed_partitions=lambda after: overrides.requests(ClosePartition, name, above=after),
         releases=lambda after: overrides.requests(ReleaseTransaction, name, above=after),
         row_releases=lambda after: overrides.requests(ReleaseRows, name, above=after),
+        accepted_losses=lambda after: overrides.requests(AcceptLoss, name, above=after),
+        first_arrivals=lambda offsets: first_arrivals(kafka, describe(), offsets),
         discarded=lambda: read_ledger(kafka, topic).ids(LetterState.DISCARDED),
         external_dead_letters=lambda counts, published: external_dead_letters(
             kafka, topic, counts, published
         ),
         partition_of=topics.partition_of,
+        erased=lambda: overrides.erased(name),
         open_transactions=lambda: open_transactions(kafka, describe()),
         read=lambda offsets: records_between(
             *(kafka, topic, describe().topic_id),

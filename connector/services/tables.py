@@ -209,6 +209,7 @@ def _rebuild(
     from connector.lake.overrides import Overrides
     from connector.spark.apply.base import copy_base
     from connector.spark.apply.rebuild import rebuild as rebuild_table
+    from connector.spark.apply.select import LetterRules
     from connector.spark.cluster import follow_cores, repeating, watching
     from connector.spark.storage.changelog import Changelog
 
@@ -222,6 +223,9 @@ def _rebuild(
     )
     changelog = Changelog(session, paths.changelog(warehouse_of(config), stream.name), stream.name)
 
+    def discarded() -> frozenset[str]:
+        return read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED)
+
     def once() -> Rebuilt:
         if start_from is not None:
             path = paths.table_folder(warehouse_of(config), name)
@@ -230,7 +234,7 @@ def _rebuild(
         return rebuild_table(
             *(session, paths.table_folder(warehouse_of(config), name), definition, changelog, cut),
             publish=publisher.publish,
-            discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
+            rules=LetterRules(discarded, stream.rejects_too_many),
         )
 
     follow_cores(session)

@@ -27,6 +27,7 @@ from connector.events import Event, OnEvent, info
 from connector.records.views import view_of_time
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.apply.follow import DefinitionPorts, Definitions
+from connector.spark.apply.select import LetterRules
 from connector.spark.cluster import (
     Pool,
     Spent,
@@ -37,7 +38,7 @@ from connector.spark.cluster import (
     spending,
 )
 from connector.spark.failures import applying
-from connector.spark.ingest.ingest import IngestPorts
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.open_tables import OpenTables, TablePorts
 from connector.spark.storage.changelog import Changelog
 from connector.state.apply_level import MergeFew
@@ -368,6 +369,8 @@ class Applies:
     def _apply(self, name: str, cut: Cut) -> bool:
         table, definition = self._tables[name], self._config.tables[name]
         ports, changelog = self._ports[definition.stream], self._changelogs[definition.stream]
+        of_stream = self._config.streams[definition.stream]
+        rules = LetterRules(partial(_discarded, ports), of_stream.rejects_too_many)
         started_at, before = ports.now(), table.table_state()
         job = Job(
             JobKind.APPLY,
@@ -389,7 +392,7 @@ class Applies:
                     *(table, changelog, definition.source, cut),
                     publish=ports.publish,
                     on_step=lambda step: self._on_step(f"table {name}: {step}"),
-                    discarded=partial(_discarded, ports),
+                    rules=rules,
                     merge_few=self._merge_few,
                 )
 
@@ -424,7 +427,8 @@ class Applies:
         )
         self._on_step(f"table {name}: job recorded")
         self._job_log.on_table(name, applied.table_state)
-        self._on_event(_applied_event(name, applied, (ports.now() - started_at) / 1_000_000))
+        if applied.changes or applied.letters:
+            self._on_event(_applied_event(name, applied, (ports.now() - started_at) / 1_000_000))
         return True
 
 

@@ -46,6 +46,7 @@ from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.maintenance import FILE_RETENTION
 from connector.spark.storage.table import Table
+from connector.state.accepted_losses import is_unconfirmed
 from connector.state.damage import foreign_table, reading
 from connector.state.jobs import CutRecord, Job, JobKind, cut_of_another_table
 from connector.state.overrides import MAX_STALENESS, bound_in_force, check_bound, seconds_at
@@ -247,6 +248,7 @@ class _Read:
         highest = max(before.highest_applied, changes.statistics.highest, truncation.at)
         low, blocking = progress.consistent_to, blocked.blocking if blocked else before.blocked_rows
         is_cut = low is not None and highest < low and not blocking
+        is_cut = is_cut and not is_unconfirmed(progress.losses, layout.definition.name)
         return SparkRead(
             shown, max(filter(None, times), default=None), batch, low, is_cut, changes=merged
         )

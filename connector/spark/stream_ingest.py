@@ -7,7 +7,8 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,8 @@ from connector.events import Event, OnEvent, info
 from connector.records.views import view_of_time
 from connector.spark.cluster import Losses, Pool, follow_cores, in_pool, repeated
 from connector.spark.failures import ingesting
-from connector.spark.ingest.ingest import Ingest, IngestPorts
+from connector.spark.ingest.ingest import Ingest
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.ingest.source import batch_range, forget_checkpoint, read_stream
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import BatchRange
@@ -39,6 +41,9 @@ bound.
 """
 MIN_ASK_EVERY_S: Final = 1.0
 _STOPS_SLOWLY: Final = "failed to stop within"
+HEARTBEATS_EVERY_S: Final = 60.0
+"""How long heartbeats wait for their batch, if they make no change visible (TBL-24)."""
+_LOOK_EVERY_S: Final = 0.5
 AWAY_AFTER_S: Final = 10.0
 """If Kafka gives no answer for so long, the query ends, and begins again when Kafka is back."""
 
@@ -65,11 +70,16 @@ class StreamIngest:
         bounds: Callable[[], Mapping[str, int]] = dict,
         on_step: Callable[[str], None] = lambda step: None,
         on_batch: OnBatch = lambda progress, offsets, seconds: None,
+        lack_nothing_of: Callable[[int, bool], bool] = lambda batch, as_cut: False,
     ) -> None:
+        """`lack_nothing_of` says whether no table lacks a change up to an ingest batch. With the
+        second argument, each table must be a consistent cut, too.
+        """
         self._spark, self._config, self._stream = spark, config, stream
         self._earliest = ports.earliest
         self._on_event = on_event
         self._bounds, self._on_batch = bounds, on_batch
+        self._lack_nothing_of, self._changed_in, self._is_once = lack_nothing_of, 0, False
         self._checkpoint = f"{paths.stream_folder(config.warehouse, stream.name)}/checkpoint"
         if not is_local(config.warehouse):
             # In an object store, Spark's checkpoint would cost 150 requests a batch. A new one is
@@ -107,6 +117,7 @@ class StreamIngest:
         With `once`, the query reads up to the present end of the topic and stops.
         """
         self._begin_anew()
+        self._is_once = once
         with ingesting(self._stream.name), in_pool(self._spark, Pool.INGEST):
             self._start(once=once)
         if not once:
@@ -139,11 +150,14 @@ class StreamIngest:
         self._ingest.recover()
         self._ingest.check_topic()
         self.changelog.declare()
+        first = self._earliest()
+        self._ingest.pass_lost_records(first)
         newest = self.changelog.newest()
         # The changelog records what was read. Without it, a checkpoint would make the query skip
-        # records that were never logged.
-        forget_checkpoint(self._spark, self._checkpoint, even_finished=newest is None)
-        start = {**self._earliest(), **(newest.offsets.end if newest else {})}
+        # records that were never logged. A batch that passed lost records is in no checkpoint.
+        no_checkpoint = newest is None or bool(newest.losses)
+        forget_checkpoint(self._spark, self._checkpoint, even_finished=no_checkpoint)
+        start = {**first, **(newest.offsets.end if newest else {})}
         writer = read_stream(
             self._spark, self._config.kafka, self._stream, start
         ).writeStream.foreachBatch(self._batch)
@@ -226,7 +240,7 @@ class StreamIngest:
             if self._failure is not None:
                 self._failure.__suppress_context__ = True
                 raise self._failure  # noqa: B904, its own cause says whether executors were lost
-            with ingesting(self._stream.name):
+            with self._ingesting():
                 raise
 
     def check(self, *, again: bool = True) -> None:
@@ -277,6 +291,19 @@ class StreamIngest:
             else:
                 return
 
+    @contextmanager
+    def _ingesting(self) -> Iterator[None]:
+        """As `ingesting`, with the offsets of records that Kafka deleted unread (RUN-7)."""
+        try:
+            with ingesting(self._stream.name):
+                yield
+        except TopicError as error:
+            if error.code == "RECORDS_DELETED" and (
+                lost := self._ingest.lost_records(self._earliest())
+            ):
+                raise self._ingest.records_deleted(lost) from error
+            raise
+
     def _ask_every_s(self) -> float:
         bounds = bounds_in_force(self._tables, self._bounds()).values()
         return max(MIN_ASK_EVERY_S, min(bounds) / 4) if bounds else ASK_EVERY_S
@@ -319,7 +346,7 @@ class StreamIngest:
             self._on_step("batch begun")
             began, before = time.monotonic(), self._last or self.changelog.progress()
             try:
-                with ingesting(self._stream.name):
+                with self._ingesting():
                     offsets = batch_range(
                         self._spark, self._checkpoint, batch_id, self._stream.topic
                     )
@@ -328,10 +355,29 @@ class StreamIngest:
                 self._failure = error
                 raise
         self._losses.over()
+        if self._last is None or progress.may_change_rows_after(before):
+            self._changed_in = progress.ingest_batch
         seconds, self._last = time.monotonic() - began, progress
         self._on_batch(progress, offsets, seconds)
         self._on_event(_batch_event(self._stream.name, before, progress, offsets, seconds))
         self._on_step("batch ended")
+        if not self._is_once:
+            self._await_news(progress, before, offsets)
+
+    def _await_news(self, progress: Progress, before: Progress, offsets: BatchRange) -> None:
+        """Wait while Kafka has only heartbeats, and no table needs them (TBL-24). A table that is
+        no consistent cut needs them, unless those of this batch did not move the low watermark.
+        """
+        is_moving = progress.low_watermark != before.low_watermark
+        as_cut = is_moving or self._changed_in == progress.ingest_batch
+        within_s = min(HEARTBEATS_EVERY_S, self._stream.stall_after_s / 2)
+        until = time.monotonic() + within_s
+        with suppress(ConnectorError):  # the next batch, or the apply, raises it again
+            if progress.needs_heartbeats or not self._lack_nothing_of(self._changed_in, as_cut):
+                return
+            while time.monotonic() < until and self._ingest.has_only_heartbeats(offsets.end):
+                if self._stopped.wait(_LOOK_EVERY_S):
+                    return
 
 
 def _batch_event(

@@ -48,6 +48,7 @@ _WITHOUT: Final = {
     paths.closed_partitions(""): "requests that ingest has not taken yet are then lost",
     paths.released_transactions(""): "requests that ingest has not taken yet are then lost",
     paths.released_rows(""): "requests that ingest has not taken yet are then lost",
+    paths.accepted_losses(""): "requests that ingest has not taken yet are then lost",
     paths.jobs(""): "the history of jobs begins again then",
     paths.cuts(""): "snapshots can be read again after the next cut",
     paths.audit_log(""): "the next audit looks into Kafka again",

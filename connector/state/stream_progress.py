@@ -16,6 +16,7 @@ from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters
 from connector.errors.tables import table_stale, table_stale_blocked
 from connector.records.model import Release, Truncate
 from connector.records.views import Time, view_of_time
+from connector.state.accepted_losses import NOTHING_LOST, AcceptLoss
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import (
@@ -144,6 +145,7 @@ class Cut:
     freshness: FreshnessLog = NONE_ASKED
     chosen_at: int = 0
     batch_horizons: BatchHorizons = NONE_READ
+    losses: tuple[AcceptLoss, ...] = NOTHING_LOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class Progress:
     - `staged` counts the staged rows of write streams, and `releases` is what is known of their
       releases (WRS-17).
     - `truncations` are those of the source tables (EVO-13).
+    - `losses` are all decisions about lost records, in the order in which ingest took them (RUN-7).
     """
 
     ingest_batch: int = 0
@@ -188,6 +191,7 @@ class Progress:
     releases: ReleaseProgress = NO_RELEASES
     open_transactions: tuple[OpenTransaction, ...] = ()
     truncations: SourceTruncations = NEVER_TRUNCATED
+    losses: tuple[AcceptLoss, ...] = NOTHING_LOST
     frontier: Frontier = UNKNOWN
 
     @property
@@ -228,6 +232,7 @@ class Progress:
             self.freshness,
             now,
             self.batch_horizons,
+            self.losses,
         )
 
     def after(
@@ -289,6 +294,20 @@ class Progress:
             checks=self.checks.after(counts.findings, placement or self.checks.placement, read_at),
             open_transactions=still_hiding(self.open_transactions, ends),
             frontier=frontier,
+        )
+
+    @property
+    def needs_heartbeats(self) -> bool:
+        """Whether rows, or whole transactions, may become visible without a new change."""
+        return bool(self.releases.open) or self.consistent_to != self.low_watermark
+
+    def may_change_rows_after(self, before: Progress) -> bool:
+        """Return whether the batches after `before` may change a row of a table. Batches of
+        heartbeats do not.
+        """
+        return any(
+            getattr(self, name) != getattr(before, name)
+            for name in ("changes", "staged", "rejected", "truncations", "releases")
         )
 
     def as_of(self, table: TableState) -> int | None:
@@ -397,6 +416,8 @@ class Progress:
             del stored["open_transactions"]
         if self.truncations == NEVER_TRUNCATED:
             del stored["truncations"]
+        if not self.losses:
+            del stored["losses"]
         if self.releases == NO_RELEASES:
             del stored["releases"]
             if not self.staged:

@@ -50,6 +50,8 @@ class TableState:
     rebuild                 the id of the rebuild that made this table; empty: it was never rebuilt
                             (TBL-21)
     definition_version      the version of its definition (EVO-1)
+    lacks_lost_records      Kafka deleted records of the stream unread, and no person has confirmed
+                            the table since (RUN-7)
 
     All times and timestamps are microseconds.
     """
@@ -77,17 +79,19 @@ class TableState:
     rebuild: str = ""
     truncated: Rank | None = None
     definition_version: int = 1
+    lacks_lost_records: bool = False
 
     @property
     def is_consistent_cut(self) -> bool:
         """Whether the table is the state of the source at `apply_watermark`.
 
-        No later change was merged, and no row is blocked (TBL-11).
+        No later change was merged, no row is blocked (TBL-11), and no loss is unconfirmed (RUN-7).
         """
         return (
             self.apply_watermark is not None
             and self.highest_applied < self.apply_watermark
             and not self.blocked_rows
+            and not self.lacks_lost_records
         )
 
     @property
@@ -108,6 +112,12 @@ class TableState:
             and self.apply_watermark is not None
             and commit_timestamp < self.apply_watermark
         )
+
+    def lacks_nothing_of(self, batch: int, *, as_cut: bool) -> bool:
+        """Return whether no change up to this ingest batch waits for a heartbeat or an apply.
+        `as_cut`: the table must be a consistent cut, too.
+        """
+        return self.complete_to_batch >= batch and (self.is_consistent_cut or not as_cut)
 
     def is_at(self, low_watermark: int | None, batch: int) -> bool:
         """Return whether the table is at the cut (`low_watermark`, `batch`) (TBL-10)."""

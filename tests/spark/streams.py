@@ -26,7 +26,9 @@ from connector.records.model import DataChange, Record, Truncate, kafka_key
 from connector.records.ordering import OrderPosition, rank_of
 from connector.records.rejection import Headers
 from connector.spark.apply.apply import Applied, apply
-from connector.spark.ingest.ingest import Ingest, IngestPorts
+from connector.spark.apply.select import LetterRules
+from connector.spark.ingest.ingest import Ingest
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.table import Table
@@ -302,6 +304,7 @@ class Stream:
             cut,
             publish=self.publish,
             on_step=on_step,
+            rules=LetterRules(are_too_many=self.config.rejects_too_many),
             merge_few=merge_few if next(self.without_spark or WITHOUT_SPARK) else None,
         )
 

@@ -530,3 +530,31 @@ def test_recent_changes_are_read_from_the_files_of_their_commits(
     recent = stream.changelog().recent_changes("t", after=3, to=4)
     assert recent is not None
     assert recent.count == 1
+
+
+@pytest.mark.parametrize("without_spark", [False, True])
+def test_a_table_that_rejects_most_changes_stops_before_its_letters(
+    spark: SparkSession, tmp_path: Path, *, without_spark: bool
+) -> None:
+    """RUN-6: nothing is published and nothing applied; the error names the commonest cause. With
+    the corrected definition, or a greater ratio, the table goes on, with every letter once.
+    """
+    stream = Stream(spark, tmp_path, without_spark=repeat(without_spark))
+    for number in range(1_000):
+        amount = "1" if number % 5 < 2 else "much"
+        stream.topic.send(account(f"r{number}", 10 + number, amount=amount))
+    stream.topic.send_everywhere(Heartbeat("p", 5_000))
+    stream.ingest()
+    before = stream.table().newest()
+    for _ in range(2):
+        with pytest.raises(TableError) as stopped:
+            stream.apply(stream.table())
+        assert (stopped.value.code, stream.letters) == ("TABLE_REJECTS_CHANGES", [])
+        assert "600 of the next 1000" in stopped.value.problem
+        assert "UNREADABLE_VALUE: expected INT64 in" in stopped.value.cause
+        assert "much" not in str(stopped.value)
+        assert stream.table().newest() == before
+    stream.config = replace(stream.config, max_dead_letter_ratio=0.6)
+    stream.apply(stream.table())
+    assert len({letter.id for letter in stream.letters}) == len(stream.letters) == 600
+    assert len(shown(stream.table())) == 400

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from connector.records.codec import encode, frame
 from connector.records.model import ChildPartition, ChildPartitions, DataChange, Heartbeat
 from connector.spark.apply.apply import Applied, apply
+from connector.spark.apply.select import LetterRules
 from connector.spark.reader import read_table
 from connector.state.stream_progress import Cut
 from tests.spark.streams import STREAM, Stream, account, copied, definition, rows_by_key, shown
@@ -49,7 +50,7 @@ def applied(
         cut_of(stream),
         publish=stream.publish,
         on_step=on_step,
-        discarded=lambda: discarded,
+        rules=LetterRules(lambda: discarded),
     )
 
 

@@ -17,6 +17,7 @@ from connector.errors import TableError, WriterConflictError
 from connector.records.model import DeleteCells, Heartbeat
 from connector.records.rejection import Reason
 from connector.spark.apply.rebuild import Rebuilt, rebuild
+from connector.spark.apply.select import LetterRules
 from connector.spark.failures import applying
 from connector.spark.reader import read_table
 from connector.spark.storage.delta_log import DeltaLog
@@ -53,7 +54,9 @@ def rebuilt(
     cut = changelog.progress().cut(stream.clock, stream.config.stall_after_s)
     path = f"{stream.folder}/tables/{wanted.name}"
     known = (stream.spark, path, wanted, changelog, cut)
-    return rebuild(*known, publish=stream.publish, on_step=on_step, discarded=lambda: discarded)
+    return rebuild(
+        *known, publish=stream.publish, on_step=on_step, rules=LetterRules(lambda: discarded)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ from connector.spark.storage import changelog
 from connector.spark.storage.changelog_columns import columns_of_batch
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.logged_batch import LoggedBatch
+from connector.state.accepted_losses import AcceptLoss
 from connector.state.incomplete_transactions import ReleaseTransaction, TransactionCheck
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import SourceChecks
@@ -189,7 +190,8 @@ def test_the_paths_of_a_warehouse_are_on_the_page() -> None:
         getattr(warehouse, name)("W")
         for name in (
             *("jobs", "cuts", "overrides", "closed_partitions", "released_transactions"),
-            *("released_rows", "audit_log", "probe"),
+            *("released_rows", "accepted_losses", "erased_keys", "erasure_secret", "audit_log"),
+            "probe",
         )
     )
     paths = {
@@ -212,6 +214,7 @@ def test_the_keys_of_commits_are_those_of_the_code() -> None:
         releases=ReleaseProgress(late=1),
         open_transactions=(OpenTransaction(0, 1, 1, 1),),
         truncations=SourceTruncations(others_to=1),
+        losses=(AcceptLoss(1, "s", "t", "{}", "why", 1, "ann"),),
     ).to_json()
     assert _first_cells("Keys of a table commit") == set(TableState().to_json("t"))
     assert _first_cells("Keys of the progress") == set(progress)
@@ -261,6 +264,7 @@ def test_the_columns_on_disk_are_those_of_the_code() -> None:
         "closed_partitions": overrides._COLUMNS_OF[ClosePartition],
         "released_transactions": overrides._COLUMNS_OF[ReleaseTransaction],
         "released_rows": overrides._COLUMNS_OF[ReleaseRows],
+        "accepted_losses": overrides._COLUMNS_OF[AcceptLoss],
     }
     for name, stored in {**beside, "audit_log": audit.RESULTS}.items():
         (row,) = re.findall(

@@ -164,7 +164,7 @@ def first_positions(
         # Kafka looks for the time among numbers that clients wrote (REC-25). Where not even the
         # first one is believed, the answer means nothing.
         later = {number for number, offset in starts.items() if offset > first[number]}
-        believed = _first_arrivals(kafka, facts, first, later, at_most=1)
+        believed = first_arrivals(kafka, facts, {k: first[k] for k in later}, at_most=1)
         starts |= {number: first[number] for number in later - believed.keys()}
     if kafka_partitions is not None:
         check_numbers(facts, kafka_partitions)
@@ -191,7 +191,7 @@ def _check_age(
     doubtful = {number for number, offset in starts.items() if 0 < first[number] == offset}
     if not doubtful:
         return
-    arrivals = _first_arrivals(kafka, facts, first, doubtful)
+    arrivals = first_arrivals(kafka, facts, {number: first[number] for number in doubtful})
     now = now_us()
     expired = now - facts.retention_ms * 1000 if facts.retention_ms >= 0 else now
     oldest = max(arrivals.get(number, expired) for number in doubtful) + skew + 1
@@ -200,24 +200,19 @@ def _check_age(
         raise start_too_old(facts.topic, *shown, oldest)
 
 
-def _first_arrivals(
-    kafka: KafkaConfig,
-    facts: TopicFacts,
-    first: Mapping[int, int],
-    numbers: Iterable[int],
-    *,
-    at_most: int | None = None,
+def first_arrivals(
+    kafka: KafkaConfig, facts: TopicFacts, first: Mapping[int, int], *, at_most: int | None = None
 ) -> dict[int, int]:
-    """Return the time of arrival of the first record of each Kafka partition whose record timestamp
-    is believed, among the first `at_most` offsets. None: among all.
+    """Return the time of arrival (µs), by Kafka partition, of the first record from the offset
+    `first` on whose record timestamp is believed, among `at_most` offsets. None: among all.
     """
     arrivals: dict[int, int] = {}
     ends = topics.end_offsets(kafka, facts)
     errors = client.LastError()
     with closing(client.consumer(kafka, errors, {"group.id": client.READER})) as consumer:
-        for number in numbers:
-            end = ends[number] if at_most is None else min(ends[number], first[number] + at_most)
-            ranges = {number: (first[number], end)}
+        for number, offset in first.items():
+            end = ends[number] if at_most is None else min(ends[number], offset + at_most)
+            ranges = {number: (offset, end)}
             for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
                 if (arrived := client.arrival_of(message)) is not None:
                     arrivals[number] = arrived

@@ -29,7 +29,7 @@ from connector.spark.apply.merge import (
     merged_rows,
     rows_of_changes,
 )
-from connector.spark.apply.select import not_merged, select_changes
+from connector.spark.apply.select import NO_RULES, LetterRules, not_merged, select_changes
 from connector.spark.apply.statistics import (
     BatchStatistics,
     FlatChanges,
@@ -51,6 +51,7 @@ from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.dead_letters import table_letters
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table, new_attempt
+from connector.state.accepted_losses import is_unconfirmed
 from connector.state.apply_level import MergeFew, SmallApply, is_few
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
@@ -83,15 +84,14 @@ def apply(
     *,
     publish: Callable[[Iterable[DeadLetter]], int],
     on_step: Callable[[str], None] = lambda step: None,
-    discarded: Callable[[], frozenset[str]] = frozenset,
+    rules: LetterRules = NO_RULES,
     merge_few: MergeFew | None = None,
 ) -> Applied | None:
     """Bring the table to `cut`, which was chosen from the changelog's progress. None: it is there,
     or at a later one.
 
-    `publish` delivers dead letters, or raises. `discarded` returns the ids of discarded ones, if
-    rows are blocked (DLQ-3). `merge_few` merges few changes without Spark. Raises `TableError`,
-    `WriterConflictError`, `DeliveryError`. The table is then unchanged.
+    `publish` delivers dead letters, or raises. `merge_few` merges few changes without Spark. Raises
+    `TableError`, `WriterConflictError`, `DeliveryError`. The table is then unchanged.
 
     If another program replaces files of the table meanwhile, without a change of rows, the apply
     begins again (RUN-3).
@@ -103,7 +103,7 @@ def apply(
                 *(table, changelog, source, cut),
                 publish=publish,
                 on_step=on_step,
-                discarded=discarded,
+                rules=rules,
                 merge_few=merge_few,
             )
         except WriterConflictError:
@@ -121,7 +121,7 @@ def _apply(
     *,
     publish: Callable[[Iterable[DeadLetter]], int],
     on_step: Callable[[str], None],
-    discarded: Callable[[], frozenset[str]],
+    rules: LetterRules,
     merge_few: MergeFew | None,
 ) -> Applied | None:
     on_step("apply begun")
@@ -137,7 +137,7 @@ def _apply(
         blocked = BlockedRows(
             *(table, changelog, before, newest, cut.batch),
             below=_below(cut),
-            discarded=discarded,
+            discarded=rules.discarded,
             horizon=cut.horizon,
         )
     if is_there and blocked is not None and blocked.blocking == before.blocked_rows:
@@ -151,12 +151,12 @@ def _apply(
         )
         if applied is not None:
             return applied
-    if truncation.unnumbered is not None:
-        publish(table_letters(truncation.unnumbered, table.layout.definition))
     with caching() as cache:
         selection = _selection(
-            *(table, changelog, source, before, cut, truncation), blocked, publish, cache
+            *(table, changelog, source, before, cut, truncation), blocked, publish, rules, cache
         )
+        if truncation.unnumbered is not None:
+            publish(table_letters(truncation.unnumbered, table.layout.definition))
         assert selection.flat is not None
         on_step("letters published")
         blocking = blocked.blocking if blocked else ()
@@ -333,6 +333,7 @@ def _selection(
     truncation: Truncation,
     blocked: BlockedRows | None,
     publish: Callable[[Iterable[DeadLetter]], int],
+    rules: LetterRules,
     cache: Cache,
 ) -> _Selection:
     """The changes that the cut adds to the table. Those that it cannot hold become dead letters.
@@ -365,6 +366,7 @@ def _selection(
         before,
         blocked,
         lambda letters: publish(table_letters(letters, definition)),
+        rules,
     )
     rows = flatten_entries(selected, layout, all_plain=statistics.all_plain)
     flat = FlatChanges(rows, statistics)
@@ -457,6 +459,7 @@ def _after(
             filter(None, (before.as_of, cut.freshness.time_of(complete_to_batch))), default=None
         ),
         blocked_rows=blocking,
+        lacks_lost_records=is_unconfirmed(cut.losses, table.layout.definition.name),
         # A blocked row may wait for a change that is older than the new tombstones.
         horizon=(
             before.horizon

@@ -21,6 +21,7 @@ from connector import warehouse as paths
 from connector.dead_letters.envelope import DeadLetter
 from connector.errors.tables import table_changed_during_rebuild, table_missing
 from connector.spark.apply.apply import Applied, apply
+from connector.spark.apply.select import NO_RULES, LetterRules
 from connector.spark.apply.statistics import check_changelog
 from connector.spark.cluster import repeating
 from connector.spark.failures import applying
@@ -76,13 +77,13 @@ def rebuild(
     *,
     publish: Callable[[Iterable[DeadLetter]], int],
     on_step: Callable[[str], None] = lambda step: None,
-    discarded: Callable[[], frozenset[str]] = frozenset,
+    rules: LetterRules = NO_RULES,
 ) -> Rebuilt:
     """Build the table at `path` again under `definition`, at `cut`, or later if the old table
     contains more. Columns may differ, and another program may have written to the table.
 
     `publish` gets the dead letters that no apply of the old table published. `on_step` and
-    `discarded` are those of `apply`.
+    `rules` are those of `apply`.
 
     Raises `TableError` without a table of lowmark, a compatible definition or a complete changelog,
     `WriterConflictError` if another process applies meanwhile, and `DeliveryError`. The table is
@@ -106,7 +107,7 @@ def rebuild(
             replace(cut, ignores_watermark=cut.ignores_watermark or has_more),
             publish=publish_new,
             on_step=step,
-            discarded=discarded,
+            rules=rules,
         )
         if applied is None:
             # Nothing was ingested yet: there is no row to build, but there may be new columns.

@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from connector.config.settings import StreamConfig
-from connector.dead_letters.envelope import DeadLetter
-from connector.dead_letters.ledger import ExternalDeadLetters
+from connector.errors import TopicError
 from connector.errors.changelog import rejected_ratio_exceeded
+from connector.errors.kafka import stream_records_deleted
 from connector.records import codec
+from connector.records.model import Heartbeat
+from connector.records.rejection import Rejection
+from connector.records.views import view_of_time
 from connector.spark.ingest.completeness import count_rows_of, incomplete_transactions
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
 from connector.spark.ingest.source import Topic, is_time_overflow, pieces, with_arrivals
 from connector.spark.ingest.validate import (
@@ -35,14 +40,14 @@ from connector.spark.ingest.validate import (
 from connector.spark.sql import skew_us
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.dead_letters import rejected_letters
-from connector.spark.storage.logged_batch import BatchRange, LoggedBatch, same
-from connector.state.batch_counts import BatchRows, CountRows, counts_of
-from connector.state.incomplete_transactions import ReleaseTransaction, TransactionCheck
+from connector.spark.storage.logged_batch import BatchRange, LoggedBatch, Offsets, same
+from connector.state.accepted_losses import AcceptLoss, Lost, lost_between, offsets_of, text_of
+from connector.state.batch_counts import BatchRows, counts_of
+from connector.state.incomplete_transactions import TransactionCheck
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import SAMPLE_RECORDS, KeyPlacement
 from connector.state.stream_progress import (
     BatchCounts,
-    OpenTransaction,
     Progress,
     StreamRules,
     still_hiding,
@@ -51,11 +56,11 @@ from connector.validation import KafkaRecord, validate_record
 from connector.watermarks.freshness import EndOffsets
 from connector.write_streams.releases import ReleasedRange, ReleaseProgress, ReleaseRows
 
-MIN_RECORDS_FOR_RATIO = 1_000
-"""A batch with fewer records is too small for the ratio of rejected records (DLQ-5)."""
-
 COUNT_EVERY_US = 60_000_000
 """How often an idle stream counts the external dead letters."""
+
+MOST_HEARTBEATS = 1_000
+"""So many heartbeats may wait for their batch."""
 
 RECORDS_PER_TASK = 10_000
 """One task writes a smaller batch. Each task makes its own files, and a small file costs as much as
@@ -63,44 +68,12 @@ it saves.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class IngestPorts:
-    """Functions that ingest needs from Kafka, the clock and the files of a changelog, because other
-    packages know these.
+class _Requests(NamedTuple):
+    """The requests of operators that a batch takes."""
 
-    - `publish` delivers dead letters, or raises. It returns how many there were.
-    - `now` is the time in microseconds.
-    - `high_watermarks` returns the end of every Kafka partition, including open transactions.
-    - `schema_by_id` reads a schema from the registry, as JSON. It returns None if there is no such
-      id, and raises if the registry does not answer. None: no registry is configured.
-    - `closed_partitions` (WMK-8), `releases` (ING-2) and `row_releases` (WRS-18) return the
-      requests of operators with numbers greater than the given one.
-    - `discarded` returns the ids of discarded dead letters (DLQ-3).
-    - `external_dead_letters` continues their count. The second argument is how many ingest has
-      published since (DLQ-7).
-    - `partition_of` returns the Kafka partition of a key among so many. None: it is not checked
-      (ING-1).
-    - `open_transactions` returns the oldest open transaction of each Kafka partition that has one.
-    - `read` returns the committed records of a range, where Spark cannot read it (REC-25).
-    """
-
-    topic: Callable[[], Topic]
-    publish: Callable[[Iterable[DeadLetter]], int]
-    now: Callable[[], int]
-    high_watermarks: Callable[[], Mapping[int, int]]
-    count_rows: CountRows
-    earliest: Callable[[], Mapping[int, int]]
-    schema_by_id: Callable[[int], str | None] | None = None
-    closed_partitions: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
-    releases: Callable[[int], Sequence[ReleaseTransaction]] = lambda taken_to: ()
-    row_releases: Callable[[int], Sequence[ReleaseRows]] = lambda taken_to: ()
-    discarded: Callable[[], frozenset[str]] = frozenset
-    external_dead_letters: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = (
-        lambda count, published: count
-    )
-    partition_of: Callable[[bytes, int], int] | None = None
-    open_transactions: Callable[[], Iterable[OpenTransaction]] = tuple
-    read: Callable[[BatchRange], Iterator[KafkaRecord]] | None = None
+    closed_partitions: tuple[ClosePartition, ...]
+    row_releases: tuple[ReleaseRows, ...]
+    losses: tuple[AcceptLoss, ...]
 
 
 class Ingest:
@@ -127,6 +100,7 @@ class Ingest:
         self._checked: TransactionCheck | None = None
         self._writer = uuid.uuid4().hex
         self._counted_at = -COUNT_EVERY_US
+        self._only_heartbeats_to: Mapping[int, int] = {}
         self._on_step = on_step
 
     def batch(self, rows: DataFrame, offsets: BatchRange) -> Progress:
@@ -181,6 +155,36 @@ class Ingest:
         topic = self._ports.topic()
         self._changelog.check_topic(topic.topic_id, topic.kafka_partitions)
 
+    def lost_records(self, first: Offsets) -> Lost:
+        """The records that Kafka, whose first offsets are `first`, deleted unread (RUN-7)."""
+        newest = self._changelog.newest()
+        return {} if newest is None else lost_between(newest.offsets.end, first)
+
+    def records_deleted(self, lost: Lost) -> TopicError:
+        progress = self._changelog.progress(with_frontier=False)
+        read_to = progress.freshness.time_of(progress.ingest_batch)
+        left = self._ports.first_arrivals({number: end for number, (_, end) in lost.items()})
+        times = "" if read_to is None else f" after {view_of_time(read_to)}"
+        if lost.keys() <= left.keys():
+            times += f" before {view_of_time(max(left.values()))}"
+        return stream_records_deleted(self._stream.name, text_of(lost), times)
+
+    def pass_lost_records(self, first: Offsets) -> None:
+        """Go on behind records that Kafka deleted unread, if a person has accepted their loss, with
+        a batch without records. Otherwise raise `TopicError`. `recover` and `check_topic` before.
+        """
+        newest, lost = self._changelog.newest(), self.lost_records(first)
+        if newest is None or not lost:
+            return
+        accepted = [loss for loss in self._ports.accepted_losses(0) if loss.covers(lost)]
+        if not accepted:
+            raise self.records_deleted(lost)
+        requests, start = self._requests(self._changelog.progress()), newest.offsets.end
+        end = {**start, **{number: offset for number, (_, offset) in lost.items()}}
+        losses = (*requests.losses, replace(accepted[-1], offsets=offsets_of(lost)))
+        offsets = BatchRange(start, end)
+        self._log_nothing(replace(newest, offsets=offsets), requests._replace(losses=losses))
+
     def is_at_end(self) -> bool:
         """Whether the changelog ends where its topic does, including open transactions."""
         newest = self._changelog.newest()
@@ -188,9 +192,30 @@ class Ingest:
             return False
         return same(newest.offsets.end, self._ports.high_watermarks())
 
+    def has_only_heartbeats(self, read_to: Mapping[int, int]) -> bool:
+        """Whether Kafka has no record from these offsets on, the end of the newest batch, or only
+        heartbeats (TBL-24). Each is read once. Any thread may call it.
+        """
+        start, ends = self._with_heartbeats(read_to), self._ports.committed_ends()
+        waiting = BatchRange(start, {k: max(end, start.get(k, 0)) for k, end in ends.items()})
+        if waiting.records and (self._ports.read is None or waiting.records > MOST_HEARTBEATS):
+            return False
+        for record in self._ports.read(waiting) if self._ports.read and waiting.records else ():
+            decoded = codec.decode(record.value, self._schemas)
+            if isinstance(decoded, Rejection) or not isinstance(decoded.record, Heartbeat):
+                return False
+        self._only_heartbeats_to = waiting.end
+        return True
+
+    def _with_heartbeats(self, read_to: Mapping[int, int]) -> dict[int, int]:
+        """These offsets, without the heartbeats behind them that are known."""
+        passed = self._only_heartbeats_to
+        return {k: max(read_to.get(k, 0), passed.get(k, 0)) for k in read_to.keys() | passed.keys()}
+
     def refresh(self) -> None:
-        """Read the end offsets from Kafka again. If every record was read, the states of the stream
-        are as fresh as now (TBL-16), which is stored in a file (TBL-24). External dead letters, and
+        """Read the end offsets from Kafka again. If every record was read, or only heartbeats were
+        not, the states of the stream are as fresh as now (TBL-16), which is stored in a file
+        (TBL-24). External dead letters, and
         open transactions that hide records, are looked for once in `COUNT_EVERY_US`. A change is a
         commit.
         """
@@ -203,8 +228,12 @@ class Ingest:
             return
         if self._ports.topic().topic_id != newest.topic_id:
             return
-        ends, is_at_end = newest.offsets.end, asked.is_contained(newest.offsets.end)
+        ends = newest.offsets.end
+        if self._with_heartbeats(ends) != ends:
+            self.has_only_heartbeats(ends)  # more may have come
+        is_at_end = asked.is_contained(self._with_heartbeats(ends))
         if is_at_end:
+            asked = EndOffsets(asked.at, ends)
             self._changelog.write_freshness(asked)
         if asked.at - self._counted_at < COUNT_EVERY_US:
             return
@@ -224,35 +253,39 @@ class Ingest:
         newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
         if newest is None or progress.ingest_batch < newest.ingest_batch:
             return False
-        closed, row_releases = self._requests(progress)
-        if not closed and not row_releases:
+        requests, topic = self._requests(progress), self._ports.topic()
+        if not any(requests) or topic.topic_id != newest.topic_id:
             return False
-        topic = self._ports.topic()
-        if topic.topic_id != newest.topic_id:
-            return False
+        self._log_nothing(newest, requests)
+        return True
+
+    def _log_nothing(self, newest: LoggedBatch, requests: _Requests) -> None:
+        """Commit a batch without records, which takes requests, and complete it."""
         batch = replace(
             newest,
             ingest_batch=newest.ingest_batch + 1,
-            kafka_partitions=topic.kafka_partitions,
+            kafka_partitions=self._ports.topic().kafka_partitions,
             asked=self._asked(),
             writer=self._writer,
-            closed_partitions=closed,
-            row_releases=row_releases,
+            **requests._asdict(),
         )
         self._changelog.append_nothing(batch)
         self._on_step("logged")
         self._follow_up(batch)
-        return True
 
-    def _requests(
-        self, progress: Progress
-    ) -> tuple[tuple[ClosePartition, ...], tuple[ReleaseRows, ...]]:
-        """The requests of operators that were not taken yet. They are stored with a batch, so that
-        a process that continues after a crash uses the same ones.
+    def _requests(self, progress: Progress) -> _Requests:
+        """The requests that were not taken yet. They are stored with a batch, so that a process
+        that continues after a crash uses the same ones.
         """
         releases = progress.releases
         row_releases = self._ports.row_releases(releases.requests_to) if releases.open else ()
-        return tuple(self._ports.closed_partitions(progress.closed_to)), tuple(row_releases)
+        taken_to = max((decision.number for decision in progress.losses), default=0)
+        decisions = self._ports.accepted_losses(taken_to) if progress.losses else ()
+        return _Requests(
+            tuple(self._ports.closed_partitions(progress.closed_to)),
+            tuple(row_releases),
+            tuple(decision for decision in decisions if decision.table),
+        )
 
     def check_transactions(self, *, is_last: bool = False) -> TransactionCheck | None:
         """Look for transactions that lack records, if a check is due, and take releases (ING-2).
@@ -422,6 +455,7 @@ class Ingest:
             placement,
             releases,
         )
+        after = replace(after, losses=(*before.losses, *batch.losses))
         return self._with_external_dead_letters(after, published)
 
     def _log(self, rows: DataFrame, offsets: BatchRange, topic: Topic) -> LoggedBatch:
@@ -429,7 +463,6 @@ class Ingest:
         number = newest.ingest_batch + 1 if newest else 1
         changelog_id = newest.changelog_id if newest else uuid.uuid4().hex
         before = self._changelog.progress()
-        closed, row_releases = self._requests(before)
         batch = LoggedBatch(
             number,
             offsets,
@@ -438,8 +471,7 @@ class Ingest:
             self._asked(),
             changelog_id,
             self._writer,
-            closed,
-            row_releases=row_releases,
+            **self._requests(before)._asdict(),
         )
         # The registry may get a missing schema later. Therefore missing ids are read again with
         # each batch.
@@ -487,6 +519,7 @@ class Ingest:
             # same (MRG-11).
             horizon=before.horizon,
             truncated=before.truncations.ranks(),
+            erased=self._ports.erased().in_force(before.horizon),
         )
         arrived, asks = with_arrivals(rows, batch.asked.at), self._ports.schema_by_id is not None
         verdicts = validated(arrived, self._schemas, rules, ask_registry=asks)
@@ -514,10 +547,7 @@ class Ingest:
             reason: count for reason, count in counts.rejected.items() if reason != "TOO_LATE"
         }
         rejected = sum(counted.values())
-        too_many = (
-            counts.records >= MIN_RECORDS_FOR_RATIO
-            and rejected > self._stream.max_dead_letter_ratio * counts.records
-        )
+        too_many = self._stream.rejects_too_many(counts.records, rejected)
         if not too_many and not (self._stream.halt_on_first and rejected):
             return
         reason = max(counted, key=lambda name: counted[name])

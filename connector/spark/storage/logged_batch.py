@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from connector.state.accepted_losses import NOTHING_LOST, AcceptLoss
 from connector.state.overrides import ClosePartition
 from connector.stored import from_stored, to_stored
 from connector.watermarks.freshness import EndOffsets
@@ -48,7 +49,8 @@ class LoggedBatch:
 
     A batch without records keeps the offsets of the batch before, so that Spark continues there.
     `closed_partitions` are those that operators close with this batch (WMK-8), and `row_releases`
-    their requests to release rows (WRS-18). In another changelog (`changelog_id`), batch numbers
+    their requests to release rows (WRS-18). `losses` are the decisions about lost records that it
+    takes (RUN-7). In another changelog (`changelog_id`), batch numbers
     have another meaning. The batches up to `trimmed_to` have only their rejected rows left, and
     those of open write streams (TBL-15, WRS-21). Changes with a commit timestamp (µs) below
     `trimmed_below` may be deleted.
@@ -65,6 +67,7 @@ class LoggedBatch:
     trimmed_to: int = 0
     trimmed_below: int = 0
     row_releases: tuple[ReleaseRows, ...] = ()
+    losses: tuple[AcceptLoss, ...] = NOTHING_LOST
 
     @staticmethod
     def from_json(stored: Mapping[str, Any]) -> LoggedBatch | None:
@@ -89,6 +92,7 @@ class LoggedBatch:
             trimmed_to=int(stored.get("trimmed_to", 0)),
             trimmed_below=int(stored.get("trimmed_below", 0)),
             row_releases=from_stored(tuple[ReleaseRows, ...], stored.get("row_releases", ())),
+            losses=from_stored(tuple[AcceptLoss, ...], stored.get("losses", ())),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -105,4 +109,5 @@ class LoggedBatch:
             "writer": self.writer,
             "closed_partitions": to_stored(self.closed_partitions),
             "row_releases": to_stored(self.row_releases),
+            "losses": to_stored(self.losses),
         }

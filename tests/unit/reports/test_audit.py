@@ -184,6 +184,7 @@ def test_a_report_is_stable() -> None:
     assert json.loads(json.dumps(report)) == {
         "stream": "s",
         "incomplete_transactions": [],
+        "losses": [],
         "write_streams": [],
         "faulty_tables": {},
         "source_topics": [],

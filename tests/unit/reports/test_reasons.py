@@ -170,6 +170,11 @@ CASES: dict[str, tuple[Callable[[], list[Reason]], str, str]] = {
         "stream s",
         "2 dead letters open, the oldest for 1m",
     ),
+    "LOSS_UNCONFIRMED": (
+        lambda: of_table(lacks_lost_records=True),
+        "table t",
+        "Kafka deleted records of its stream unread",
+    ),
     "ROWS_BLOCKED": (lambda: of_table(blocked_rows=1), "table t", "1 row waits for dead letters"),
     "RELEASES_WITHHELD": (
         lambda: of_stream(write_streams=release_report(0, withheld())),

@@ -738,6 +738,7 @@ def test_names_for_programs_are_stable() -> None:
             "unknown_tables",
             "without_key_range",
             "maintenance",
+            "losses",
             "other_commits",
             "write_streams",
         ),
@@ -781,7 +782,13 @@ def test_names_for_programs_are_stable() -> None:
             "stream",
             "to_batch",
         ),
-        *("upsert_stream_apply_watermark", "maintenance", "waiting_changes", "other_commits"),
+        *(
+            "upsert_stream_apply_watermark",
+            "maintenance",
+            "waiting_changes",
+            "lacks_lost_records",
+            "other_commits",
+        ),
     }
     assert (stream["topic_read_at"], stream["low_watermark_age_s"]) == (
         "1970-01-01T00:15:00.000000Z",
