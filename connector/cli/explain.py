@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from connector.cli.parameters import config_of, json_option
+from connector.cli.parameters import TABLE, config_of, json_option
 from connector.cli.terminal import err, escaped, out, show_fact, show_table, shown_bytes
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
@@ -32,7 +32,7 @@ ENTRIES_SHOWN: Final = 20
 
 
 @click.command()
-@click.argument("name", metavar="TABLE")
+@click.argument("name", metavar="TABLE", type=TABLE)
 @click.argument("key", metavar="KEY")
 @json_option("Print one JSON object.")
 @click.option(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 
 from connector.cli.layout import Table
-from connector.cli.parameters import MOMENT, check_why, config_of, json_option, why_option
+from connector.cli.parameters import MOMENT, STREAM, check_why, config_of, json_option, why_option
 from connector.cli.terminal import err, escaped, out, show_table, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
@@ -33,7 +33,7 @@ def partitions() -> None:
 
 
 @partitions.command("list")
-@click.argument("stream", required=False)
+@click.argument("stream", type=STREAM, required=False)
 @json_option("Print one JSON object per line for each stream partition.")
 @click.pass_context
 def list_partitions(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
@@ -83,7 +83,7 @@ def _range(keys: KeyRange | None) -> str:
 
 
 @partitions.command()
-@click.argument("stream")
+@click.argument("stream", type=STREAM)
 @click.argument("name", metavar="NAME")
 @why_option
 @click.pass_context
@@ -114,7 +114,7 @@ def transactions() -> None:
 
 
 @transactions.command("list")
-@click.argument("stream", required=False)
+@click.argument("stream", type=STREAM, required=False)
 @json_option("Print one JSON object per line for each transaction.")
 @click.pass_context
 def list_transactions(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
@@ -141,7 +141,7 @@ def list_transactions(ctx: click.Context, stream: str | None, *, as_json: bool) 
 
 
 @transactions.command()
-@click.argument("stream")
+@click.argument("stream", type=STREAM)
 @click.argument("transaction", metavar="ID")
 @click.option(
     "--commit-timestamp",
@@ -173,7 +173,7 @@ def stream() -> None:
 
 
 @stream.command("accept-loss")
-@click.argument("name", metavar="STREAM")
+@click.argument("name", metavar="STREAM", type=STREAM)
 @click.option("--why", help="The reason. Without it, the lost offsets are only shown.")
 @click.pass_context
 def accept_loss_command(ctx: click.Context, name: str, why: str | None) -> None:
