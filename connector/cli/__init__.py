@@ -19,10 +19,12 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem, shell_complete
 
 from connector.errors import ConnectorError
 from connector.errors.settings import extra_missing, system_error
@@ -37,6 +39,7 @@ COMMANDS: Final = {
         "connector.cli.kafka:broker",
         "Start or stop a local Kafka broker, for development.",
     ),
+    "completion": ("connector.cli:completion", "Print the script for completion in a shell."),
     "dead-letters": (
         "connector.cli.dead_letters:command",
         "List, explain, repair and replay rejected records.",
@@ -60,6 +63,10 @@ COMMANDS: Final = {
         "Compare a table with a copy of its rows.",
     ),
     "run": ("connector.cli.run:run_command", "Ingest all streams and apply them to their tables."),
+    "serve": (
+        "connector.console.command:command",
+        "Show streams, tables, dead letters and rows in a browser.",
+    ),
     "status": (
         "connector.cli.status:command",
         "Show lag, staleness and dead letters of streams and tables.",
@@ -92,14 +99,20 @@ COMMANDS: Final = {
 }
 """Command -> its module and name there, imported when it is called, and its summary in `--help`."""
 
+_NAME: Final = "connector"
+_COMPLETE: Final = "_CONNECTOR_COMPLETE"
+"""The variable with which the script of `connector completion` asks for completions."""
 EXTRAS: Final = {
     "delta": "spark",
     "deltalake": "lake",
     "httpx": "registry",
+    "jinja2": "console",
     "pandas": "spark",
     "prometheus_client": "metrics",
     "pyarrow": "load",
     "pyspark": "spark",
+    "starlette": "console",
+    "uvicorn": "console",
 }
 """Package -> the extra of this distribution that brings it."""
 
@@ -124,6 +137,14 @@ class Commands(click.Group):
         assert isinstance(command, click.Command), f"{module} has no command {name}"
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands and options that begin so, without importing a command."""
+        return [
+            CompletionItem(name, help=COMMANDS[name][1])
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ] + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the summaries without importing a command."""
         with formatter.section("Commands"):
@@ -137,7 +158,7 @@ class Commands(click.Group):
     type=click.Path(path_type=Path),
     help="The configuration file. Default: connector.toml in this folder.",
 )
-@click.version_option(package_name="lowmark", prog_name="connector")
+@click.version_option(package_name="lowmark", prog_name=_NAME)
 @click.pass_context
 def cli(ctx: click.Context, config_file: Path | None) -> None:
     """Change data capture over Kafka and Spark into Delta tables.
@@ -148,8 +169,22 @@ def cli(ctx: click.Context, config_file: Path | None) -> None:
     ctx.obj = config_file
 
 
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that completes commands, options, streams and tables in SHELL.
+
+    For example, write `eval "$(connector completion bash)"` into ~/.bashrc.
+    """
+    shell_complete(cli, {}, _NAME, _COMPLETE, f"{shell}_source")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The `connector` program: run one command, then exit. Never returns."""
+    if instruction := os.environ.get(_COMPLETE):
+        with suppress(ModuleNotFoundError):  # the package of an extra: then nothing is completed
+            shell_complete(cli, {}, _NAME, _COMPLETE, instruction)
+        sys.exit()
     sys.exit(invoke(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -159,7 +194,7 @@ def invoke(arguments: Sequence[str]) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         # Not `cli.main`, which would take a closed pipe for a failure.
-        with cli.make_context("connector", list(arguments)) as ctx:
+        with cli.make_context(_NAME, list(arguments)) as ctx:
             code = cli.invoke(ctx)
         sys.stdout.flush()
     except click.exceptions.Exit as ended:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import click
 
-from connector.cli.parameters import config_of, json_option
+from connector.cli.parameters import STREAM, config_of, json_option
 from connector.cli.progress import Progress
 from connector.cli.terminal import (
     err,
@@ -26,7 +26,7 @@ from connector.text import FEW, counted
 
 
 @click.command()
-@click.argument("stream", required=False)
+@click.argument("stream", type=STREAM, required=False)
 @json_option("Print one JSON object per line for each stream.")
 @click.pass_context
 def command(ctx: click.Context, stream: str | None, *, as_json: bool) -> int:

@@ -9,7 +9,7 @@ from typing import Literal
 import click
 
 from connector.cli.log_lines import LogLines, log_options
-from connector.cli.parameters import config_of
+from connector.cli.parameters import STREAM, config_of
 from connector.cli.progress import Progress
 from connector.events import Level, info
 from connector.services.bridge import run_bridge
@@ -17,7 +17,7 @@ from connector.text import counted
 
 
 @click.command()
-@click.argument("stream")
+@click.argument("stream", type=STREAM)
 @click.option(
     "--once", is_flag=True, help="Publish up to the current end of every source topic, and stop."
 )

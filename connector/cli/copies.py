@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from connector.cli.load import format_option
-from connector.cli.parameters import MEMORY, config_of, json_option
+from connector.cli.parameters import MEMORY, TABLE, config_of, json_option
 from connector.cli.progress import Progress
 from connector.cli.terminal import err, escaped, out, show_fact
 from connector.records.json_view import to_line
@@ -31,7 +31,7 @@ _snapshot = click.option(
 
 
 @click.command()
-@click.argument("name", metavar="TABLE")
+@click.argument("name", metavar="TABLE", type=TABLE)
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @_format
 @_snapshot
@@ -84,7 +84,7 @@ def export(
 
 
 @click.command()
-@click.argument("name", metavar="TABLE")
+@click.argument("name", metavar="TABLE", type=TABLE)
 @click.option(
     "--against",
     required=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from connector.cli.parameters import config_of, json_option
+from connector.cli.parameters import TABLE, config_of, json_option
 from connector.cli.terminal import err, escaped, out, show_event
 from connector.config.settings import find_table
 from connector.errors import InvalidChangeError
@@ -16,7 +16,7 @@ from connector.text import counted
 
 
 @click.command()
-@click.argument("name", metavar="TABLE")
+@click.argument("name", metavar="TABLE", type=TABLE)
 @click.argument("key", metavar="KEY")
 @click.option("--why", required=True, help="The reason. It is stored: write no data into it.")
 @click.option("--dry-run", is_flag=True, help="Change nothing. Say which tables have the row.")

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from connector.cli.parameters import DURATION_S, config_of
+from connector.cli.parameters import DURATION_S, STREAM, config_of
 from connector.cli.terminal import err, out
 from connector.config.settings import find_stream
 
@@ -79,7 +79,7 @@ def topic() -> None:
 
 
 @topic.command()
-@click.argument("stream", required=False)
+@click.argument("stream", type=STREAM, required=False)
 @click.option(
     "--kafka-partitions",
     type=click.IntRange(1),

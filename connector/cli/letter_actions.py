@@ -10,7 +10,8 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from connector.cli.parameters import (
     RATE,
     SPAN,
     STEP,
+    STREAM,
+    TABLE,
     Function,
     check_why,
     config_of,
@@ -61,7 +64,7 @@ _OPTIONS: Final = (
         multiple=True,
         help="Only letters in this state. Default: open, what an action can change, or any id.",
     ),
-    click.option("--table", help="Only letters of this table, or of this source table."),
+    click.option("--table", type=TABLE, help="Only letters of this table or source table."),
     click.option(
         "--key-prefix",
         type=BYTES,
@@ -102,9 +105,8 @@ _everything = click.option(
 
 
 def stream_option(function: Function) -> Function:
-    return click.option("--stream", help="The stream; you can leave it out if there is only one.")(
-        function
-    )
+    text = "The stream; you can leave it out if there is only one."
+    return click.option("--stream", type=STREAM, help=text)(function)
 
 
 def group_option(function: Function) -> Function:
@@ -218,6 +220,7 @@ def replay(
     if group is not None and wait:
         raise click.UsageError("--group excludes --wait: its letters do not go to tables")
     letters = letters_of(ctx, stream, group)
+    which = replace(which, ids=letters.whole_ids(which.ids))
     if edit:
         steps = (*steps, *_edit(letters, which, ids[0], steps))
     started_at = now_us()
@@ -233,7 +236,7 @@ def replay(
         tally = _execute(letters, send, wait=wait)
     else:
         tally = _show_plan(letters, which, steps, max_attempts, as_json=as_json)
-    _check_exist(ids, tally.verdicts.total(), letters)
+    _check_exist(which.ids, tally.verdicts.total(), letters)
     _print_next_step(tally, group, execute=execute, wait=wait)
     # The command may be run again to continue waiting.
     replayed_before = tally.refused[ALREADY_REPLAYED] if wait else 0
@@ -382,7 +385,7 @@ def _edit(
     contents = [
         repair(content_of(letter), steps, letters.schemas) for letter, _ in letters.list(which)
     ]
-    _check_exist((letter_id,), len(contents), letters)
+    _check_exist(which.ids, len(contents), letters)
     content = contents[0]
     if isinstance(content, Unrepairable):
         raise repair_impossible(letter_id, content.why)
@@ -398,8 +401,8 @@ def _edit(
     return edits
 
 
-def _check_exist(ids: tuple[str, ...], number: int, letters: DeadLetters) -> None:
-    if missing := max(0, len(set(ids)) - number):
+def _check_exist(ids: Collection[str], number: int, letters: DeadLetters) -> None:
+    if missing := max(0, len(ids) - number):
         named = f"{missing:,} of the dead letters that you named"
         raise dead_letter_missing(
             dead_letter_topic(letters.topic, letters.group), named, letters.topic, letters.group
@@ -428,8 +431,9 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
         which = filter_of(given, ids)
         check_chosen(which, everything)
         letters = letters_of(ctx, stream, group)
+        which = replace(which, ids=letters.whole_ids(which.ids))
         done, refused = getattr(letters, name)(which, why=why)
-        _check_exist(ids, done + refused.total(), letters)
+        _check_exist(which.ids, done + refused.total(), letters)
         err(f"{counted(done, 'dead letter')} of {letters.topic} {action}")
         for state, number in refused.items():
             err(f"{counted(number, 'letter')} unchanged: already {state}")

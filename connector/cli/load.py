@@ -10,7 +10,7 @@ from typing import Final, TextIO
 
 import click
 
-from connector.cli.parameters import MOMENT, RATE, Function, config_of
+from connector.cli.parameters import MOMENT, RATE, TABLE, Function, config_of
 from connector.cli.progress import Progress
 from connector.cli.terminal import err, escaped
 from connector.records.json_view import to_line
@@ -29,7 +29,7 @@ def format_option(text: str) -> Callable[[Function], Function]:
 
 
 @click.command()
-@click.argument("name", metavar="TABLE")
+@click.argument("name", metavar="TABLE", type=TABLE)
 @click.argument(
     "files",
     metavar="FILE…",

@@ -5,16 +5,18 @@ action. An invalid value is a wrong call (exit code 2).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from connector.clock import now_us
 from connector.config.settings_reader import parse_duration_ms
+from connector.errors import ConnectorError
 from connector.state.pace import LEAST_RATE, MOST_RATE
 
 if TYPE_CHECKING:
@@ -71,6 +73,29 @@ class Parsed(click.ParamType[_Value]):
             return self._parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Configured(click.ParamType[str]):
+    """A name of the configuration. A shell completes it, if the configuration can be read."""
+
+    def __init__(self, name: str, names: Callable[[ConnectorConfig], Iterable[str]]) -> None:
+        self.name, self._names = name, names
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002, click's signature
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """The names that begin so."""
+        from connector.services.load_config import load_config
+
+        with suppress(ConnectorError):
+            # A completion calls no command, so `ctx.obj` is not set.
+            file = ctx.find_root().params["config_file"]
+            names = self._names(load_config(file, source_tables=False))
+            return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+        return []
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -186,6 +211,8 @@ STEP: Final = Parsed("step", _step)
 RATE: Final = Parsed("rate", _rate)
 CORES: Final = Parsed("cores", _cores)
 MEMORY: Final = Parsed("memory", _memory)
+STREAM: Final = Configured("stream", lambda config: config.streams)
+TABLE: Final = Configured("table", lambda config: config.tables)
 ADDRESS: Final = Parsed("address", _address)
 
 

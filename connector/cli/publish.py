@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from connector.cli.parameters import RATE, config_of
+from connector.cli.parameters import RATE, STREAM, config_of
 from connector.cli.progress import Progress
 from connector.cli.terminal import err
 from connector.config.settings import find_stream
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option(
-    "--stream", help="The stream to publish to. You can leave it out if there is only one."
+    "--stream",
+    type=STREAM,
+    help="The stream to publish to. You can leave it out if there is only one.",
 )
 @click.option("--max-changes-per-s", type=RATE, help="Limit of records per second, without bursts.")
 @click.option(

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from connector.cli.parameters import DURATION_S, MEMORY, config_of, json_option
+from connector.cli.parameters import DURATION_S, MEMORY, TABLE, config_of, json_option
 from connector.cli.terminal import err, escaped, out, show_event, show_table, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import EPOCH, MICROSECOND, view_of_bytes
@@ -28,7 +28,7 @@ View = Callable[[Any], Any]
 
 
 @click.command()
-@click.argument("name", metavar="TABLE")
+@click.argument("name", metavar="TABLE", type=TABLE)
 @json_option("Print one JSON object per line, for every row.")
 @click.option(
     "--limit",

@@ -54,6 +54,9 @@ _OF_BATCH: Final = {"--stream": "stream", "--ingest-batch": "ingest_batch"}
 _STATUS: Final = (Template("status"),)
 _REBUILD: Final = (Template("table rebuild", ("table",)),)
 _LIST_LETTERS: Final = (Template("dead-letters list", options=_OF_STREAM),)
+_LIST_ALL_LETTERS: Final = (
+    Template("dead-letters list --state any --json", options=_OF_STREAM | {"--group": "group"}),
+)
 _LIST_WRITE_STREAMS: Final = (Template("write-streams list", ("stream",)),)
 _STOP_BROKER: Final = (
     Template("broker stop", options={"--folder": "folder"}, needed=frozenset({"folder"})),
@@ -68,9 +71,8 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "COMMIT_FOREIGN": _REBUILD,
     "CONFIG_MISSING": (Template("--help"),),
     "CUT_MISSING": _STATUS,
-    "DEAD_LETTER_MISSING": (
-        Template("dead-letters list --state any --json", options=_OF_STREAM | {"--group": "group"}),
-    ),
+    "DEAD_LETTER_AMBIGUOUS": _LIST_ALL_LETTERS,
+    "DEAD_LETTER_MISSING": _LIST_ALL_LETTERS,
     "SPARK_FAILED": (Template("run"),),
     "RECORDS_DELETED": (Template("stream accept-loss", ("stream",)),),
     "REJECTED_RATIO_EXCEEDED": (

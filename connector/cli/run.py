@@ -14,14 +14,16 @@ from typing import Literal, TextIO
 import click
 
 from connector.cli.log_lines import LogLines, log_options
-from connector.cli.parameters import ADDRESS, config_file_of, config_of, spark_options
+from connector.cli.parameters import ADDRESS, config_file_of, config_of, json_option, spark_options
 from connector.cli.progress import Progress
+from connector.cli.remedies import command_for
 from connector.cli.terminal import err, escaped, out, show_error
 from connector.events import Level, info
+from connector.records.json_view import to_line
 from connector.services.bridge import bridges
 from connector.services.metrics import Metrics
 from connector.services.run import run
-from connector.services.validate_config import validate_config
+from connector.services.validate_config import Finding, validate_config
 from connector.text import counted
 
 
@@ -107,8 +109,9 @@ def _exported(address: tuple[str, int], log: LogLines) -> Iterator[Metrics]:
 
 
 @click.command()
+@json_option("Print one JSON object per line for each check.")
 @click.pass_context
-def validate(ctx: click.Context) -> int:
+def validate(ctx: click.Context, *, as_json: bool) -> int:
     """Check the configuration with the running Kafka, the registry and the warehouse. The command
     starts, creates and writes nothing.
 
@@ -117,8 +120,10 @@ def validate(ctx: click.Context) -> int:
     """
     faults = 0
     for finding in validate_config(config_of(ctx)):
-        if finding.error is not None:
-            faults += 1
+        faults += finding.error is not None
+        if as_json:
+            out(to_line(_view(finding)))
+        elif finding.error is not None:
             show_error(finding.error)
         elif finding.level == "warning":
             err(f"warning: {finding.text}")
@@ -126,3 +131,12 @@ def validate(ctx: click.Context) -> int:
             out(escaped(finding.text))
     err(counted(faults, "fault") if faults else "no faults")
     return 1 if faults else 0
+
+
+def _view(finding: Finding) -> dict[str, str | None]:
+    """A finding as JSON. A fault has the names of an error in the log."""
+    view: dict[str, str | None] = {"level": finding.level, "text": finding.text}
+    if (error := finding.error) is not None:
+        view |= {"cause": error.cause, "remedy": error.remedy}
+        view |= {"run": command_for(error), "code": error.code}
+    return view

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import click
 
-from connector.cli.parameters import DURATION_S, config_of, json_option, spark_options, why_option
+from connector.cli.parameters import (
+    DURATION_S,
+    STREAM,
+    TABLE,
+    config_of,
+    json_option,
+    spark_options,
+    why_option,
+)
 from connector.cli.progress import Progress
 from connector.cli.terminal import err, escaped, out, show_event, show_table
 from connector.cli.terminal import table as empty_table
@@ -47,7 +55,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", type=TABLE)
 @json_option("Print one JSON object per line for each job.")
 @click.option(
     "--limit",
@@ -204,7 +212,7 @@ def drop(ctx: click.Context, name: str | None, *, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", type=TABLE)
 @why_option
 @click.pass_context
 def confirm(ctx: click.Context, name: str, why: str) -> None:
@@ -219,7 +227,7 @@ def confirm(ctx: click.Context, name: str, why: str) -> None:
 
 
 @command.command("set")
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", type=TABLE)
 @click.argument("setting", metavar=f"[{BOUND}=DURATION | {PACE}=DURATION]", required=False)
 @click.option("--unset", is_flag=True, help="Use both settings of the configuration again.")
 @click.pass_context
@@ -282,7 +290,9 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
     " input. Otherwise a topic of the stream's source: its newest records are read.",
 )
 @click.option("--key", multiple=True, help="A key column, for lines that have no keys. Repeatable.")
-@click.option("--stream", help="The stream. You can leave it out if there is only one.")
+@click.option(
+    "--stream", type=STREAM, help="The stream. You can leave it out if there is only one."
+)
 @click.pass_context
 def define(ctx: click.Context, given: str, key: tuple[str, ...], stream: str | None) -> None:
     """Print sections [tables.NAME] for the tables that a file or a topic shows, to edit.
@@ -315,7 +325,7 @@ _dry_run = click.option(
 
 
 @command.group("alter")
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", type=TABLE)
 def alter(name: str) -> None:
     """Add, drop or change a column of table NAME, while the pipeline runs.
 
@@ -413,7 +423,7 @@ def _show_altered(name: str, what: str, report: AlterReport, *, dry_run: bool) -
 
 
 @command.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", type=TABLE)
 @click.option(
     "--take-over",
     is_flag=True,
@@ -427,7 +437,7 @@ def publish(ctx: click.Context, name: str, *, take_over: bool) -> None:
 
 
 @command.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", type=TABLE)
 @click.option(
     "--from",
     "start_from",

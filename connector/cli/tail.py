@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from connector.cli.parameters import MOMENT, START, config_of
+from connector.cli.parameters import MOMENT, START, STREAM, config_of
 from connector.cli.terminal import err, out
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables, find_stream
 from connector.dead_letters.envelope import letter_id
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("stream", required=False)
+@click.argument("stream", type=STREAM, required=False)
 @click.option(
     "--from",
     "start",

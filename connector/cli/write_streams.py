@@ -6,7 +6,14 @@ from __future__ import annotations
 
 import click
 
-from connector.cli.parameters import DURATION_S, MOMENT, check_why, config_of, json_option
+from connector.cli.parameters import (
+    DURATION_S,
+    MOMENT,
+    STREAM,
+    check_why,
+    config_of,
+    json_option,
+)
 from connector.cli.terminal import err, escaped, out, show_event, show_table, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
@@ -31,7 +38,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("stream", required=False)
+@click.argument("stream", type=STREAM, required=False)
 @json_option("Print one JSON object per line for each write stream.")
 @click.pass_context
 def list_(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
@@ -124,7 +131,7 @@ def request_of(release: ReleaseStatus, others: list[ReleaseStatus]) -> str:
 
 
 @command.command()
-@click.argument("stream")
+@click.argument("stream", type=STREAM)
 @click.argument("name", metavar="NAME")
 @click.pass_context
 def show(ctx: click.Context, stream: str, name: str) -> None:
@@ -138,7 +145,7 @@ def show(ctx: click.Context, stream: str, name: str) -> None:
 
 
 @command.command()
-@click.argument("stream")
+@click.argument("stream", type=STREAM)
 @click.argument("name", metavar="NAME")
 @click.pass_context
 def finalize(ctx: click.Context, stream: str, name: str) -> None:
@@ -152,7 +159,7 @@ def finalize(ctx: click.Context, stream: str, name: str) -> None:
 
 
 @command.command()
-@click.argument("stream")
+@click.argument("stream", type=STREAM)
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option(
     "--as-of",
@@ -194,7 +201,7 @@ def commit(
 
 
 @command.command()
-@click.argument("stream")
+@click.argument("stream", type=STREAM)
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.pass_context
 def discard(ctx: click.Context, stream: str, names: tuple[str, ...]) -> None:
@@ -206,7 +213,7 @@ def discard(ctx: click.Context, stream: str, names: tuple[str, ...]) -> None:
 
 
 @command.command()
-@click.argument("stream")
+@click.argument("stream", type=STREAM)
 @click.argument("name", metavar="NAME")
 @click.option(
     "--commit-timestamp",

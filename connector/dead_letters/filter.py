@@ -8,6 +8,7 @@ is decoded only if the filter has a table.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
@@ -20,6 +21,10 @@ from connector.records.views import view_of_bytes, view_of_time
 
 EXAMPLES: Final = 2
 BASE64: Final = "base64:"
+_TOPIC_ID: Final = 22
+"""The length of the id of a topic as text."""
+_REST: Final = re.compile(r"-[0-9]+-[0-9]+(?:-.*)?", re.DOTALL)
+"""The rest of the id of a letter: Kafka partition, offset and, of a table letter, its table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,22 @@ class LetterFilter:
             if pair
         ]
         return " ".join(parts) or "all"
+
+
+def is_whole(letter_id: str) -> bool:
+    """Return whether a text has the form of a whole id. It then never means another letter."""
+    return _REST.fullmatch(letter_id, _TOPIC_ID) is not None
+
+
+def is_short_for(text: str, letter_id: str) -> bool:
+    """Return whether a text is a prefix of the id of a letter, or a prefix of its topic id with the
+    rest: `Ab` and `Ab-3-17` are short for `AbCdEfGhIjKlMnOpQrStUv-3-17`. The empty text is not.
+    """
+    topic_id, rest = letter_id[:_TOPIC_ID], letter_id[_TOPIC_ID:]
+    return text != "" and (
+        letter_id.startswith(text)
+        or (text.endswith(rest) and topic_id.startswith(text.removesuffix(rest)))
+    )
 
 
 def text_of_bytes(data: bytes) -> str:

@@ -49,6 +49,19 @@ def dead_letter_missing(
     )
 
 
+def dead_letter_ambiguous(
+    topic: str, letter_id: str, examples: str, stream: str, group: str | None
+) -> ConnectorError:
+    return ConnectorError(
+        "DEAD_LETTER_AMBIGUOUS",
+        f"Several dead letters of {topic} match the id {letter_id}",
+        f"For example {examples}",
+        "Give more of the id",
+        stream=stream,
+        group=group,
+    )
+
+
 def repair_impossible(letter_id: str, cause: str) -> ConnectorError:
     return ConnectorError(
         "REPAIR_IMPOSSIBLE",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from connector.clock import now_us
 from connector.config.settings import find_stream
 from connector.dead_letters.effect import Effect
 from connector.dead_letters.envelope import DeadLetter, check_group, dead_letter_topic, replay_claim
-from connector.dead_letters.filter import LetterFilter
+from connector.dead_letters.filter import LetterFilter, is_short_for, is_whole
 from connector.dead_letters.ledger import (
     ALLOWED,
     Action,
@@ -40,7 +40,7 @@ from connector.dead_letters.replay import (
     ledger_write,
 )
 from connector.errors import TableError, TopicError, check_note
-from connector.errors.dead_letters import dead_letter_missing
+from connector.errors.dead_letters import dead_letter_ambiguous, dead_letter_missing
 from connector.events import OnEvent, info, log_event, warning
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
@@ -52,7 +52,7 @@ from connector.services.source_letters import source_changes
 from connector.services.wait import wait_for_replays
 from connector.services.warehouses import warehouse_of
 from connector.state.pace import RateLimit, check_rate
-from connector.text import counted, truncate_utf8
+from connector.text import FEW, counted, truncate_utf8
 from connector.validation import KafkaRecord, validate_record
 
 if TYPE_CHECKING:
@@ -165,16 +165,37 @@ class DeadLetters:
         )
 
     def find(self, letter_id: str) -> tuple[DeadLetter, LetterStatus, tuple[LedgerEntry, ...]]:
-        """Return one letter, its status and its history, without a look at the warehouse. Raises
-        `ConnectorError` if no letter has this id.
+        """Return one letter, its status and its history, without a look at the warehouse. The id
+        may be short, as for `whole_ids`. Raises `ConnectorError` if it means no letter, or several.
         """
+        by_id = LetterFilter(ids=self.whole_ids([letter_id]))
         ledger = self.ledger()
-        by_id = LetterFilter(ids=frozenset({letter_id}))
         for letter, status in self.list(by_id, ledger):
-            return letter, status, ledger.history(letter_id)
+            return letter, status, ledger.history(letter.id)
         topic = dead_letter_topic(self.topic, self.group)
         name = f"the dead letter {letter_id}"
         raise dead_letter_missing(topic, name, self._stream.name, self.group)
+
+    def whole_ids(self, ids: Collection[str]) -> frozenset[str]:
+        """Return whole ids of letters. Each may be short: a prefix of the id, or of its topic id
+        with the rest. An id that no letter has stays as it is. Letters are read only if one is
+        short. Raises `ConnectorError` if one means several letters.
+        """
+        whole = frozenset(filter(is_whole, ids))
+        matches: dict[str, list[str]] = {text: [] for text in ids if text not in whole}
+        for letter, _, _ in self._letters(LetterFilter(), Ledger()) if matches else ():
+            for text, examples in matches.items():
+                if letter.id == text or (len(examples) <= FEW and is_short_for(text, letter.id)):
+                    examples.append(letter.id)
+        for text, examples in matches.items():
+            if len(examples) > 1 and text not in examples:
+                topic = dead_letter_topic(self.topic, self.group)
+                shown = ", ".join(examples[:FEW])
+                raise dead_letter_ambiguous(topic, text, shown, self._stream.name, self.group)
+        return whole.union(
+            examples[0] if examples and text not in examples else text
+            for text, examples in matches.items()
+        )
 
     def show(self, letter_id: str) -> LetterReport:
         """Return one letter in detail. Raises as `find` does."""

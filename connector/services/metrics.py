@@ -18,11 +18,10 @@ from connector.events import Event, OnEvent
 from connector.reports.metrics import (
     FREE_BYTES,
     ProcessFigures,
-    Sample,
-    Series,
     StreamFigures,
     TableFigures,
 )
+from connector.reports.series import Sample, Series
 from connector.services.status import ASK_TIMEOUT_S, open_letters_of
 from connector.services.warehouses import warehouse_of
 from connector.state.jobs import Job, JobKind

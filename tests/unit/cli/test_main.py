@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -93,6 +95,101 @@ def test_an_unknown_table_is_named_with_the_nearest(tmp_path: Path) -> None:
     ended = connector("read", "files", "--json", cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "There is no table at" in ended.stderr
+
+
+CONFIG = """
+warehouse = "w"
+kafka.bootstrap_servers = "127.0.0.1:1"
+[streams.orders]
+[streams.other]
+[tables.accounts]
+stream = "orders"
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("connector dead", ["dead-letters"]),
+        ("connector --conf", ["--config"]),
+        ("connector table se", ["set"]),
+        ("connector read ''", ["accounts"]),
+        ("connector --config settings.toml partitions list or", ["orders"]),
+        ("connector dead-letters replay --stream o", ["orders", "other"]),
+        ("connector dead-letters list --table a", ["accounts"]),
+        ("connector --config missing.toml read a", []),
+        ("connector --config broken.toml read a", []),
+    ],
+)
+def test_a_shell_completes_commands_and_names(
+    line: str, completed: list[str], tmp_path: Path
+) -> None:
+    """OPR-6: names are those of the configuration. If it cannot be read, nothing is completed."""
+    for name in ("connector.toml", "settings.toml"):
+        (tmp_path / name).write_text(CONFIG)
+    (tmp_path / "broken.toml").write_text(CONFIG + "columns = 7")
+    program = tmp_path / "connector"
+    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -c '{CONNECTOR[2]}' \"$@\"\n")
+    program.chmod(0o755)
+    script = (
+        f"{connector('completion', 'bash', cwd=tmp_path).stdout}\n"
+        f"COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}\n"
+        "_connector_completion connector\n"
+        'printf "%s\\n" "${COMPREPLY[@]}"\n'
+    )
+    ended = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.stdout.split(), ended.stderr) == (completed, "")
+
+
+def test_each_check_is_an_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OPR-6, OPS-1."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "connector.toml").write_text(CONFIG)
+    assert cli.invoke(["validate", "--json"]) == 1
+    *checks, fault = map(json.loads, capsys.readouterr().out.splitlines())
+    assert checks[0] == {"level": "ok", "text": "configuration: 2 streams, 1 table"}
+    text = "streams.other has no table: its changes go to the changelog only"
+    assert {"level": "warning", "text": text} in checks
+    assert fault["text"] == "No Kafka broker answers at 127.0.0.1:1"
+    assert fault["run"] == "connector broker start --port 1"
+    assert (fault["level"], fault["code"]) == ("fault", "BROKER_UNREACHABLE")
+    assert fault["cause"]
+    assert fault["remedy"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_is_printed(shell: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.invoke(["completion", shell]) == 0
+    assert f"_CONNECTOR_COMPLETE={shell}_complete" in capfd.readouterr().out
+
+
+def test_a_command_is_completed_without_an_import(tmp_path: Path) -> None:
+    code = (
+        "import atexit, sys; from connector.cli import main;"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
+    )
+    further = {"COMP_WORDS": "connector re", "COMP_CWORD": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT), "_CONNECTOR_COMPLETE": "bash_complete", **further},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.stdout.split() == ["plain,read", "plain,reconcile"]
+    imported = {name for name in ended.stderr.split() if name.startswith("connector.cli")}
+    assert imported == {"connector.cli"}
+    assert "connector.services" not in ended.stderr.split()
 
 
 def test_the_version_is_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connector.dead_letters.filter import (
     GROUPINGS,
     LetterFilter,
     bytes_of_text,
     grouped,
+    is_short_for,
+    is_whole,
     table_of,
     text_of_bytes,
 )
@@ -184,3 +188,30 @@ def test_too_many_groups_are_counted_together() -> None:
 )
 def test_bytes_are_text_and_back(data: bytes, text: str) -> None:
     assert (text_of_bytes(data), bytes_of_text(text)) == (text, data)
+
+
+IDS = st.builds(
+    "{}-{}-{}{}".format,
+    st.text("aB3-_", min_size=22, max_size=22),
+    st.integers(0, 20),
+    st.integers(0, 2000),
+    st.sampled_from(["", "-t", "-eu-2-7"]),
+)
+
+
+@given(IDS, IDS, st.integers(1, 22))
+def test_a_whole_id_is_whole_and_a_short_one_begins_it(whole: str, other: str, size: int) -> None:
+    """DLQ-8: the id is cut, or only its topic id."""
+    assert is_whole(whole)
+    assert not is_whole(whole[:size])
+    for short in (whole[:size], whole[:size] + whole[22:]):
+        assert is_short_for(short, whole)
+        if is_short_for(short, other):
+            assert other.startswith(short) or other[:size] + other[22:] == short
+
+
+def test_the_rest_of_an_id_is_not_cut_after_a_short_topic_id() -> None:
+    assert not is_short_for("Ab-3-1", "AbCdEfGhIjKlMnOpQrStUv-3-17")
+    assert not is_short_for("Ab-3-17", "AbCdEfGhIjKlMnOpQrStUv-13-17")
+    assert not is_short_for("", "AbCdEfGhIjKlMnOpQrStUv-3-17")
+    assert is_short_for("-3-17", "AbCdEfGhIjKlMnOpQrStUv-3-17")
