@@ -12,6 +12,7 @@ import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
@@ -71,6 +72,7 @@ def test_a_screen_is_as_it_was_and_fits(
     for service in ("requests", "status"):
         module = import_module(f"connector.services.{service}")
         monkeypatch.setattr(module, "now_us", lambda: NOW_US)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5 * 2**30))
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: width is not None)
     code = cli.invoke(COMMANDS[name])
