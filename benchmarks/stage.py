@@ -27,7 +27,7 @@ from connector.kafka.dead_letters.topic import external_dead_letters
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.topics import TopicFacts
 from connector.lake.batch_counts import count_rows
-from connector.spark.ingest.ingest import IngestPorts
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.session import start_session
 from connector.spark.stream_ingest import StreamIngest
 

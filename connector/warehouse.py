@@ -13,6 +13,8 @@ table (TBL-4, TBL-13).
     _connector/released_transactions  incomplete transactions that operators released
     _connector/released_rows          releases that operators want without their rejected rows
     _connector/accepted_losses        records that Kafka deleted unread, as operators accepted it
+    _connector/erased_keys            rows that operators erased, by the keyed hash of their key
+    _connector/erasure_secret         the secret of these hashes
     _connector/audit_log              the results of audits
     _connector/refused_reload.json    why the pipeline did not take a new configuration
     _connector/source_tables.json     the tables of sources, as bridges have published them
@@ -134,6 +136,14 @@ def released_rows(warehouse: str) -> str:
 
 def accepted_losses(warehouse: str) -> str:
     return f"{warehouse}/_connector/accepted_losses"
+
+
+def erased_keys(warehouse: str) -> str:
+    return f"{warehouse}/_connector/erased_keys"
+
+
+def erasure_secret(warehouse: str) -> str:
+    return f"{warehouse}/_connector/erasure_secret"
 
 
 def audit_log(warehouse: str) -> str:

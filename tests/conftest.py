@@ -25,9 +25,9 @@ settings.register_profile(
 )
 settings.register_profile("deep", settings.get_profile("quick"), max_examples=DEEP)
 
-SUITES_ON_THE_JVM = ("e2e", "faults", "spark", "integration")
+SUITES_ON_THE_JVM = ("e2e", "faults", "incidents", "spark", "integration")
 # They start more processes than one broker and one JVM.
-SYSTEMS = ("e2e", "faults")
+SYSTEMS = ("e2e", "faults", "incidents")
 _seed = pytest.StashKey[int]()
 
 

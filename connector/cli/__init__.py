@@ -41,6 +41,7 @@ COMMANDS: Final = {
         "connector.cli.dead_letters:command",
         "List, explain, repair and replay rejected records.",
     ),
+    "erase": ("connector.cli.erase:command", "Erase a row, with all its old versions."),
     "explain": ("connector.cli.explain:command", "Explain why a row is as it is."),
     "export": ("connector.cli.copies:export", "Write the rows of a table to a file."),
     "jobs": (

@@ -9,6 +9,7 @@ state:
                  reopened
     discarded    it will not be replayed. The ledger keeps why
     reopened     open again, with all attempts available
+    erased       its row is erased. Nothing follows, and the ledger forgets what was before
 
 In Kafka, the history of a dead letter is one record. Its key is the id of the dead letter. The
 topic is compacted, so Kafka keeps the newest history of each dead letter. Another record has the
@@ -48,6 +49,7 @@ class Action(StrEnum):
     PARKED = "parked"
     DISCARDED = "discarded"
     REOPENED = "reopened"
+    ERASED = "erased"
 
 
 class LetterState(StrEnum):
@@ -57,6 +59,7 @@ class LetterState(StrEnum):
     REPLAYED = "replayed"
     PARKED = "parked"
     DISCARDED = "discarded"
+    ERASED = "erased"
 
 
 _STATES: Final = {
@@ -64,6 +67,7 @@ _STATES: Final = {
     Action.PARKED: LetterState.PARKED,
     Action.DISCARDED: LetterState.DISCARDED,
     Action.REOPENED: LetterState.OPEN,
+    Action.ERASED: LetterState.ERASED,
 }
 OPEN_STATES: Final = frozenset({LetterState.OPEN, LetterState.PARKED})
 """The states of dead letters that are still missing from the tables without a final decision."""
@@ -72,6 +76,7 @@ ALLOWED: Final[Mapping[Action, frozenset[LetterState]]] = {
     Action.PARKED: frozenset({LetterState.OPEN}),
     Action.DISCARDED: frozenset({LetterState.OPEN, LetterState.PARKED}),
     Action.REOPENED: frozenset({LetterState.PARKED, LetterState.DISCARDED}),
+    Action.ERASED: frozenset(LetterState) - {LetterState.ERASED},
 }
 """The states in which each action is allowed."""
 
@@ -244,7 +249,9 @@ class Ledger:
 
     def with_entry(self, letter_id: str, entry: LedgerEntry) -> tuple[LedgerEntry, ...]:
         """Return the history of a dead letter with one more entry. Changes nothing."""
-        return (*self.history(letter_id), entry)[-MAX_ENTRIES:]
+        # A selection or a repair step may have data of the row.
+        before = () if entry.action is Action.ERASED else self.history(letter_id)
+        return (*before, entry)[-MAX_ENTRIES:]
 
     def status(self, letter: DeadLetter) -> LetterStatus:
         """Return the state of a dead letter.

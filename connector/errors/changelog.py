@@ -38,6 +38,16 @@ def already_running(work: str, other: str, stream: str) -> WriterConflictError:
     )
 
 
+def pipeline_running(work: str, pipeline: str, stream: str) -> WriterConflictError:
+    return WriterConflictError(
+        "ALREADY_RUNNING",
+        f"{work} cannot start",
+        f"The pipeline of stream {stream} {pipeline}",
+        "Stop the pipeline, and call this again. Then start the pipeline",
+        stream=stream,
+    )
+
+
 def audit_failed(stream: str, faults: str) -> ConnectorError:
     return ConnectorError(
         "AUDIT_FAILED",

@@ -326,6 +326,26 @@ def table_stale_blocked(
     )
 
 
+def erasure_secret_missing(path: str) -> TableError:
+    return TableError(
+        "ERASURE_SECRET_MISSING",
+        f"The secret of the erased rows, {path}, is missing",
+        "Rows were erased with it. Without it, ingest cannot refuse late changes of these rows",
+        "Restore the file from a backup",
+        path=path,
+    )
+
+
+def batch_incomplete(stream: str, use: str) -> TableError:
+    return TableError(
+        "BATCH_INCOMPLETE",
+        f"The newest batch of stream {stream} is not complete, so {use} cannot begin",
+        "The pipeline was killed before it had counted the batch",
+        "Start the pipeline, which completes the batch, stop it, and try again",
+        stream=stream,
+    )
+
+
 def store_clock_different(problem: str, **fields: object) -> TableError:
     return TableError(
         "STORE_ACCESS_DENIED",

@@ -369,6 +369,14 @@ def end_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
     return _offsets(client.admin(kafka), kafka, facts, LATEST)
 
 
+def delete_before(kafka: KafkaConfig, topic: str, offsets: Mapping[int, int]) -> None:
+    """Delete the records before an offset in each of these Kafka partitions."""
+    until = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]
+    admin = client.admin(kafka)  # without it, no answer comes
+    for deleted in admin.delete_records(until).values():
+        client.wait_for(deleted, kafka, f"delete records of {topic}")
+
+
 def high_watermarks(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
     """Return, by Kafka partition, the offset after the last record, including open and aborted
     transactions.

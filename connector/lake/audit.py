@@ -49,7 +49,7 @@ STEP_ROWS: Final = 1_000_000
 _RUNS: Final = """
     WITH logged AS (
       SELECT kafka_partition, "offset" AS number, count(*) AS times FROM t
-      WHERE kind IN ('change', 'staged', 'expired', 'control', 'truncate', 'rejected')
+      WHERE kind IN ('change', 'staged', 'expired', 'erased', 'control', 'truncate', 'rejected')
           AND "offset" IS NOT NULL AND kafka_partition IS NOT NULL AND {batches}
       GROUP BY kafka_partition, "offset"),
     numbered AS (
@@ -61,8 +61,8 @@ _RUNS: Final = """
 _STREAM_RUNS: Final = """
     WITH logged AS (
       SELECT write_stream['stream'] AS stream, write_stream['offset'] AS number, count(*) AS times
-      FROM t WHERE kind IN ('change', 'staged', 'expired') AND write_stream['stream'] IS NOT NULL
-          AND {batches}
+      FROM t WHERE kind IN ('change', 'staged', 'expired', 'erased')
+          AND write_stream['stream'] IS NOT NULL AND {batches}
       GROUP BY write_stream['stream'], write_stream['offset']),
     numbered AS (
       SELECT *, number - row_number() OVER (PARTITION BY stream, times ORDER BY number) AS island

@@ -243,15 +243,16 @@ _COUNT_OF_SLOT: Final = {
 
 
 def _sample(read: Read, rows: BatchRows) -> list[tuple[int, SampledChange]]:
-    """Some changes of a row group that are no replays, each with a number that orders it. It
-    depends on the coordinates of the change alone, so the same batch has the same sample, with
-    changes of all Kafka partitions and tables.
+    """Some changes of a row group that are no replays and were not erased, each with a number that
+    orders it. It depends on the coordinates of the change alone, so the same batch has the same
+    sample, with changes of all Kafka partitions and tables.
     """
     import pyarrow.compute as pc
 
     names = SampledChange._fields[1:]
-    table = read([*names, "row_key", "order_position.attempt"])
-    table = table.filter(pc.less_equal(_field(table, "order_position", "attempt"), 0))
+    table = read([*names, "kind", "row_key", "order_position.attempt"])
+    is_new = pc.less_equal(_field(table, "order_position", "attempt"), 0)
+    table = table.filter(pc.and_(is_new, pc.equal(table["kind"], "change")))
     by_partition, by_offset = _MULTIPLIERS
     partitions = pc.multiply(table["kafka_partition"].cast("int64"), by_partition)
     order = pc.multiply(pc.add(partitions, table["offset"]), by_offset)

@@ -13,10 +13,14 @@ from typing import Any, Final, TypeVar
 
 from connector import warehouse as paths
 from connector.errors import check_note
+from connector.errors.tables import erasure_secret_missing
+from connector.lake.checks import explaining
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import append_next, quoted, select
+from connector.lake.stores import reader_of, write_at
 from connector.state.accepted_losses import AcceptLoss
 from connector.state.damage import reading
+from connector.state.erased_keys import ErasedKeys, EraseKey, erased_by
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import (
     APPLY_EVERY,
@@ -36,13 +40,16 @@ from connector.stored import from_stored, to_stored
 from connector.tables.alterations import ColumnOverride
 from connector.write_streams.releases import ReleaseRows
 
-_Request = TypeVar("_Request", ClosePartition, ReleaseTransaction, ReleaseRows, AcceptLoss)
+_Request = TypeVar(
+    "_Request", ClosePartition, ReleaseTransaction, ReleaseRows, AcceptLoss, EraseKey
+)
 
 _PATH_OF: Final = {
     ClosePartition: paths.closed_partitions,
     ReleaseTransaction: paths.released_transactions,
     ReleaseRows: paths.released_rows,
     AcceptLoss: paths.accepted_losses,
+    EraseKey: paths.erased_keys,
 }
 _COLUMNS_OF: Final = {
     ClosePartition: {
@@ -60,6 +67,10 @@ _COLUMNS_OF: Final = {
     AcceptLoss: {
         **dict.fromkeys(("stream", "table", "offsets", "reason", "made_by"), "string"),
         **dict.fromkeys(("number", "made_at"), "int64"),
+    },
+    EraseKey: {
+        **dict.fromkeys(("stream", "source", "key_hash", "reason", "made_by"), "string"),
+        **dict.fromkeys(("number", "erased_to", "made_at", "ended_at"), "int64"),
     },
 }
 _SETTINGS: Final = {
@@ -80,6 +91,7 @@ class Overrides:
     def __init__(self, warehouse: str, *, kept_for_s: float = 0.0) -> None:
         self._kept_for_s = kept_for_s
         self._kept: dict[str, tuple[float, Mapping[str, Any] | None]] = {}
+        self._erased: dict[str, tuple[int, ErasedKeys]] = {}
         self.warehouse, self._settings = warehouse, paths.overrides(warehouse)
 
     def bounds(self) -> dict[str, int]:
@@ -145,7 +157,33 @@ class Overrides:
         with reading(path, "A row"):
             return [from_stored(type_, row) for row in rows]
 
-    def add(self, request: ClosePartition | ReleaseTransaction | ReleaseRows | AcceptLoss) -> None:
+    def erased(self, stream: str) -> ErasedKeys:
+        """The erased rows of a stream (OPR-2). They are read again after a new erasure."""
+        path = paths.erased_keys(self.warehouse)
+        if not (number := _newest_number(path, self._newest(path))):
+            return ErasedKeys()
+        if (kept := self._erased.get(stream)) is None or kept[0] != number:
+            records = self.requests(EraseKey, stream, above=0)
+            kept = self._erased[stream] = (number, erased_by(self.erasure_secret(), records))
+        return kept[1]
+
+    def erasure_secret(self, new: bytes | None = None) -> bytes:
+        """The secret of the hashes. A missing one becomes `new`, if nothing was erased yet."""
+        path = paths.erasure_secret(self.warehouse)
+        folder, _, name = path.rpartition("/")
+        with explaining(path, "read"):
+            if (stored := reader_of(folder)(name)) is not None:
+                return bytes.fromhex(stored.decode())
+            erased = paths.erased_keys(self.warehouse)
+            if new is None or _newest_number(erased, self._newest(erased)):
+                raise erasure_secret_missing(path)
+            write_at(path, new.hex(), mode=0o600)
+        return new
+
+    def add(
+        self,
+        request: ClosePartition | ReleaseTransaction | ReleaseRows | AcceptLoss | EraseKey,
+    ) -> None:
         """Store a request. It gets the next number, or its own if that is greater.
 
         Raises `ConfigError` if the reason or the author is not a text that can be stored.

@@ -4,6 +4,7 @@ path, and finds the options by its start. Without options, deltalake uses the en
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -69,9 +70,9 @@ def text_at(path: str) -> str | None:
         return None
 
 
-def write_at(path: str, text: str) -> None:
-    """Write a small file of a warehouse. A reader finds the old text or the new one. Raises
-    `OSError`.
+def write_at(path: str, text: str, *, mode: int = 0o644) -> None:
+    """Write a small file of a warehouse. A reader finds the old text or the new one. `mode` are the
+    rights of a local file. Raises `OSError`.
     """
     folder, _, name = path.rpartition("/")
     if (local := _local(folder)) is None:
@@ -81,7 +82,8 @@ def write_at(path: str, text: str) -> None:
         return
     Path(local).mkdir(parents=True, exist_ok=True)
     written = Path(local, f".{name}.new")
-    written.write_text(text, "utf-8")
+    with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+        file.write(text)
     written.replace(Path(local, name))
 
 

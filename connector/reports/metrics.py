@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Final, Literal, NamedTuple
 
 from connector.config.settings import StreamConfig
+from connector.records.rejection import Reason
 from connector.reports.bridge_status import BridgeStatus
 from connector.reports.headroom import Headroom
 from connector.reports.stream_status import NONE_OPEN, OpenLetters
@@ -157,6 +158,7 @@ TABLE_CUT = _gauge("table_is_consistent_cut", "1 if the table is a consistent cu
 TABLE_WATERMARK_AGE = _gauge(
     "table_apply_watermark_age_seconds", "Age of the apply watermark.", "table"
 )
+STOPPED = _gauge("table_is_stopped", "1 while an error of the table stops its applies.", "table")
 PENDING = _gauge(
     "table_pending_batches", "Batches whose upserts and deletes are not all applied.", "table"
 )
@@ -280,8 +282,9 @@ class StreamFigures:
             (HIDING, len(progress.open_transactions)),
         ):
             yield Sample(series, value, of_stream)
-        for reason, count in progress.rejected.items():
-            yield Sample(REJECTED, count, (name, reason))
+        for reason in {*Reason, *progress.rejected}:
+            # A rate counts from the first sample, so it needs the zero before the first rejection.
+            yield Sample(REJECTED, progress.rejected.get(reason, 0), (name, reason))
         yield from self._watermark_samples(progress, now)
 
     def _watermark_samples(self, progress: Progress, now: int) -> Iterator[Sample]:
@@ -302,8 +305,8 @@ class StreamFigures:
 
 @dataclass(frozen=True, slots=True)
 class TableFigures:
-    """A table: its newest state, the bound in force, open dead letters, the last clean-up, and what
-    the jobs of this process removed and wrote.
+    """A table: its newest state, the bound in force, open dead letters, the last clean-up, whether
+    it is stopped, and what the jobs of this process removed and wrote.
     """
 
     stream: str
@@ -311,6 +314,7 @@ class TableFigures:
     bound_s: int | None = None
     letters: OpenLetters = NONE_OPEN
     cleaned: Job | None = None
+    is_stopped: bool = False
     removed: int = 0
     written: int = 0
 
@@ -329,6 +333,7 @@ class TableFigures:
         its stream.
         """
         labels = (name,)
+        yield Sample(STOPPED, int(self.is_stopped), labels)
         if self.bound_s:
             yield Sample(TABLE_BOUND, self.bound_s, labels)
         if self.cleaned is not None:

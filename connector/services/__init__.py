@@ -19,6 +19,7 @@ from connector.services.audit import audit
 from connector.services.bridge import run_bridge
 from connector.services.dead_letters import DeadLetters
 from connector.services.drop_table import drop_table, orphaned_tables
+from connector.services.erase import EraseReport, erase
 from connector.services.load_config import load_config
 from connector.services.metrics import Metrics
 from connector.services.read import TableRead, read
@@ -52,6 +53,7 @@ __all__ = [
     "AlterReport",
     "ConfigFile",
     "DeadLetters",
+    "EraseReport",
     "LoadOptions",
     "Metrics",
     "StatusReport",
@@ -64,6 +66,7 @@ __all__ = [
     "confirm_table",
     "discard_write_streams",
     "drop_table",
+    "erase",
     "explain",
     "export",
     "finalize_write_stream",

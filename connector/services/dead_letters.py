@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -291,6 +291,10 @@ class DeadLetters:
         """Declare that letters are not to be replayed. Returns and raises as `park` does."""
         return self._act(Action.DISCARDED, which, why)
 
+    def erase(self, ids: Iterable[str], *, why: str) -> int:
+        """Close the letters of a row that is erased (OPR-2). Returns how many there were."""
+        return self._act(Action.ERASED, LetterFilter(ids=frozenset(ids)), why)[0]
+
     def reopen(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
         """Open parked or discarded letters again. Returns and raises as `park` does."""
         return self._act(Action.REOPENED, which, why)
@@ -355,7 +359,7 @@ class DeadLetters:
                     refused.update([status.state] if is_selected else [])
                     remaining.add_unchanged(letter, status)
                     continue
-                remaining.add(letter, stays=action is not Action.DISCARDED)
+                remaining.add(letter, stays=action not in (Action.DISCARDED, Action.ERASED))
                 attempts = 0 if action is Action.REOPENED else status.attempts_since_reopen
                 entry = LedgerEntry(
                     action, now_us(), self._by, why, selection, status.attempt, attempts

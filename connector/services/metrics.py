@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -133,18 +133,23 @@ class Metrics:
 
     @contextmanager
     def refreshing(
-        self, config: ConnectorConfig, usage: Usage | None, on_event: OnEvent
+        self,
+        config: ConnectorConfig,
+        usage: Usage | None,
+        on_event: OnEvent,
+        stopped: Callable[[], Collection[str]] = tuple,
     ) -> Iterator[None]:
-        """Ask Kafka, the disk and `usage`, which returns what the JVM uses, every 30 seconds during
-        the block. While one does not answer, its values stay. `usage` is None if the metrics have
-        no reader: then only the headroom is asked for, to warn of it (RUN-7).
+        """Ask Kafka, the disk, `usage`, which returns what the JVM uses, and `stopped`, which
+        returns the stopped tables, every 30 seconds during the block. While one does not answer,
+        its values stay. Without `usage`, the metrics have no reader: then only the headroom is
+        asked for, to warn of it (RUN-7).
         """
         stop = threading.Event()
 
         def work() -> None:
             while True:
                 if usage is not None:
-                    self._refresh(config, usage)
+                    self._refresh(config, usage, stopped())
                 for stream in config.streams.values():
                     if stop.is_set():
                         return
@@ -161,7 +166,7 @@ class Metrics:
             stop.set()
             thread.join()
 
-    def _refresh(self, config: ConnectorConfig, usage: Usage) -> None:
+    def _refresh(self, config: ConnectorConfig, usage: Usage, stopped: Collection[str]) -> None:
         from connector.kafka.local.folder import free_bytes
         from connector.lake.jobs import History
         from connector.lake.overrides import Overrides
@@ -179,7 +184,9 @@ class Metrics:
         with self._lock:
             for name, table in config.tables.items():
                 bound_s = bound_in_force(table, bounds)
-                self._tables[name] = replace(self._tables[name], bound_s=bound_s)
+                self._tables[name] = replace(
+                    self._tables[name], bound_s=bound_s, is_stopped=name in stopped
+                )
         for name in config.streams:
             with suppress(TableError):
                 newest = History(warehouse).newest((JobKind.AUDIT,), stream=name)

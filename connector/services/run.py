@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from connector.dead_letters.envelope import DeadLetter
     from connector.lake.overrides import Overrides
     from connector.spark.apply_loop import JobLog
-    from connector.spark.ingest.ingest import IngestPorts
+    from connector.spark.ingest.ports import IngestPorts
     from connector.spark.pipeline import Pipeline
     from connector.tables.published import PublishedTable
 
@@ -248,7 +248,7 @@ class _Run:
                         raise
                     wanted = self.reloads.go_back(error)
                     continue
-                with self._measuring(spark, self.config):
+                with self._measuring(spark, pipeline):
                     wanted, self.stopped = self._run_one(pipeline), pipeline.stopped
         if self.once and not self.stop.is_set():
             _report_open_transactions(self.config, self.on_event)
@@ -275,12 +275,13 @@ class _Run:
         return self._run_until_replaced(pipeline)
 
     @contextmanager
-    def _measuring(self, spark: SparkSession, config: ConnectorConfig) -> Iterator[None]:
+    def _measuring(self, spark: SparkSession, pipeline: Pipeline) -> Iterator[None]:
         """Ask for what is not in memory during the block, and warn of a low headroom."""
         from connector.spark.jvm import jvm_usage
 
         usage = partial(jvm_usage, spark) if self.is_measured else None
-        with self.metrics.running(), self.metrics.refreshing(config, usage, self.on_event):
+        asked = (self.config, usage, self.on_event, lambda: list(pipeline.stopped))
+        with self.metrics.running(), self.metrics.refreshing(*asked):
             yield
 
     def _run_until_replaced(self, pipeline: Pipeline) -> ConnectorConfig | None:
@@ -475,7 +476,7 @@ def ports_of(
     from connector.kafka.dead_letters.topic import external_dead_letters
     from connector.kafka.probe_offsets import first_arrivals, open_transactions
     from connector.lake.batch_counts import count_rows
-    from connector.spark.ingest.ingest import IngestPorts
+    from connector.spark.ingest.ports import IngestPorts
 
     kafka, name, topic = config.kafka, stream.name, stream.topic
     describe = partial(topics.describe, kafka, topic)
@@ -490,6 +491,7 @@ def ports_of(
         publish=_publisher(config, topic, stack, counter or _Counter()),
         now=now_us,
         high_watermarks=lambda: topics.high_watermarks(kafka, describe()),
+        committed_ends=lambda: topics.end_offsets(kafka, describe()),
         count_rows=count_rows,
         earliest=lambda: topics.beginning_offsets(kafka, describe()),
         schema_by_id=_registry(config, stack),
@@ -503,6 +505,7 @@ def ports_of(
             kafka, topic, counts, published
         ),
         partition_of=topics.partition_of,
+        erased=lambda: overrides.erased(name),
         open_transactions=lambda: open_transactions(kafka, describe()),
         read=lambda offsets: records_between(
             *(kafka, topic, describe().topic_id),

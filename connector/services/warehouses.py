@@ -92,7 +92,9 @@ def _paths(warehouse: str, streams: Iterable[str], tables: Iterable[str]) -> Ite
             yield paths.tombstones(paths.table_folder(warehouse, table), rebuild)
     for small in (paths.overrides, paths.closed_partitions, paths.released_transactions):
         yield small(warehouse)
-    for small in (paths.released_rows, paths.accepted_losses, paths.jobs, paths.cuts):
+    for small in (paths.released_rows, paths.accepted_losses, paths.erased_keys):
+        yield small(warehouse)
+    for small in (paths.jobs, paths.cuts):
         yield small(warehouse)
 
 

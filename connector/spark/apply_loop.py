@@ -38,7 +38,7 @@ from connector.spark.cluster import (
     spending,
 )
 from connector.spark.failures import applying
-from connector.spark.ingest.ingest import IngestPorts
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.open_tables import OpenTables, TablePorts
 from connector.spark.storage.changelog import Changelog
 from connector.state.apply_level import MergeFew
@@ -427,7 +427,8 @@ class Applies:
         )
         self._on_step(f"table {name}: job recorded")
         self._job_log.on_table(name, applied.table_state)
-        self._on_event(_applied_event(name, applied, (ports.now() - started_at) / 1_000_000))
+        if applied.changes or applied.letters:
+            self._on_event(_applied_event(name, applied, (ports.now() - started_at) / 1_000_000))
         return True
 
 

@@ -20,7 +20,7 @@ from connector.spark.apply.base import check_start, copy_base, is_to_start
 from connector.spark.apply_loop import Applies, AtVersion, JobLog, Listener
 from connector.spark.cluster import repeating
 from connector.spark.failures import applying
-from connector.spark.ingest.ingest import IngestPorts
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.open_tables import NO_PORTS, OpenTables, TablePorts
 from connector.spark.storage.delta_log import active
 from connector.spark.storage.logged_batch import BatchRange
@@ -62,6 +62,7 @@ class Pipeline:
                 *(spark, config, stream, ports[name], on_event, job_log.bounds),
                 on_step=partial(self._step, f"stream {name}"),
                 on_batch=partial(self._batch_logged, name),
+                lack_nothing_of=partial(self._lack_nothing_of, name),
             )
             for name, stream in config.streams.items()
         }
@@ -319,6 +320,14 @@ class Pipeline:
         return [
             name for name, definition in self._config.tables.items() if definition.stream == stream
         ]
+
+    def _lack_nothing_of(self, stream: str, batch: int, as_cut: bool) -> bool:
+        """Whether no change up to an ingest batch waits, in any table that is not stopped."""
+        going_on = self._tables.going_on()
+        states = [
+            going_on[name].table_state() for name in self._tables_of(stream) if name in going_on
+        ]
+        return all(state.lacks_nothing_of(batch, as_cut=as_cut) for state in states)
 
     def _has_stopped(self, stream: str) -> bool:
         """Whether a table of the stream is stopped."""

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,8 @@ from connector.events import Event, OnEvent, info
 from connector.records.views import view_of_time
 from connector.spark.cluster import Losses, Pool, follow_cores, in_pool, repeated
 from connector.spark.failures import ingesting
-from connector.spark.ingest.ingest import Ingest, IngestPorts
+from connector.spark.ingest.ingest import Ingest
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.ingest.source import batch_range, forget_checkpoint, read_stream
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import BatchRange
@@ -40,6 +41,9 @@ bound.
 """
 MIN_ASK_EVERY_S: Final = 1.0
 _STOPS_SLOWLY: Final = "failed to stop within"
+HEARTBEATS_EVERY_S: Final = 60.0
+"""How long heartbeats wait for their batch, if they make no change visible (TBL-24)."""
+_LOOK_EVERY_S: Final = 0.5
 AWAY_AFTER_S: Final = 10.0
 """If Kafka gives no answer for so long, the query ends, and begins again when Kafka is back."""
 
@@ -66,11 +70,16 @@ class StreamIngest:
         bounds: Callable[[], Mapping[str, int]] = dict,
         on_step: Callable[[str], None] = lambda step: None,
         on_batch: OnBatch = lambda progress, offsets, seconds: None,
+        lack_nothing_of: Callable[[int, bool], bool] = lambda batch, as_cut: False,
     ) -> None:
+        """`lack_nothing_of` says whether no table lacks a change up to an ingest batch. With the
+        second argument, each table must be a consistent cut, too.
+        """
         self._spark, self._config, self._stream = spark, config, stream
         self._earliest = ports.earliest
         self._on_event = on_event
         self._bounds, self._on_batch = bounds, on_batch
+        self._lack_nothing_of, self._changed_in, self._is_once = lack_nothing_of, 0, False
         self._checkpoint = f"{paths.stream_folder(config.warehouse, stream.name)}/checkpoint"
         if not is_local(config.warehouse):
             # In an object store, Spark's checkpoint would cost 150 requests a batch. A new one is
@@ -108,6 +117,7 @@ class StreamIngest:
         With `once`, the query reads up to the present end of the topic and stops.
         """
         self._begin_anew()
+        self._is_once = once
         with ingesting(self._stream.name), in_pool(self._spark, Pool.INGEST):
             self._start(once=once)
         if not once:
@@ -345,10 +355,29 @@ class StreamIngest:
                 self._failure = error
                 raise
         self._losses.over()
+        if self._last is None or progress.may_change_rows_after(before):
+            self._changed_in = progress.ingest_batch
         seconds, self._last = time.monotonic() - began, progress
         self._on_batch(progress, offsets, seconds)
         self._on_event(_batch_event(self._stream.name, before, progress, offsets, seconds))
         self._on_step("batch ended")
+        if not self._is_once:
+            self._await_news(progress, before, offsets)
+
+    def _await_news(self, progress: Progress, before: Progress, offsets: BatchRange) -> None:
+        """Wait while Kafka has only heartbeats, and no table needs them (TBL-24). A table that is
+        no consistent cut needs them, unless those of this batch did not move the low watermark.
+        """
+        is_moving = progress.low_watermark != before.low_watermark
+        as_cut = is_moving or self._changed_in == progress.ingest_batch
+        within_s = min(HEARTBEATS_EVERY_S, self._stream.stall_after_s / 2)
+        until = time.monotonic() + within_s
+        with suppress(ConnectorError):  # the next batch, or the apply, raises it again
+            if progress.needs_heartbeats or not self._lack_nothing_of(self._changed_in, as_cut):
+                return
+            while time.monotonic() < until and self._ingest.has_only_heartbeats(offsets.end):
+                if self._stopped.wait(_LOOK_EVERY_S):
+                    return
 
 
 def _batch_event(

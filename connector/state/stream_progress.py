@@ -296,6 +296,20 @@ class Progress:
             frontier=frontier,
         )
 
+    @property
+    def needs_heartbeats(self) -> bool:
+        """Whether rows, or whole transactions, may become visible without a new change."""
+        return bool(self.releases.open) or self.consistent_to != self.low_watermark
+
+    def may_change_rows_after(self, before: Progress) -> bool:
+        """Return whether the batches after `before` may change a row of a table. Batches of
+        heartbeats do not.
+        """
+        return any(
+            getattr(self, name) != getattr(before, name)
+            for name in ("changes", "staged", "rejected", "truncations", "releases")
+        )
+
     def as_of(self, table: TableState) -> int | None:
         """Return the time (µs) up to which a table of the stream has all records (TBL-16).
 

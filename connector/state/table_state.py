@@ -113,6 +113,12 @@ class TableState:
             and commit_timestamp < self.apply_watermark
         )
 
+    def lacks_nothing_of(self, batch: int, *, as_cut: bool) -> bool:
+        """Return whether no change up to this ingest batch waits for a heartbeat or an apply.
+        `as_cut`: the table must be a consistent cut, too.
+        """
+        return self.complete_to_batch >= batch and (self.is_consistent_cut or not as_cut)
+
     def is_at(self, low_watermark: int | None, batch: int) -> bool:
         """Return whether the table is at the cut (`low_watermark`, `batch`) (TBL-10)."""
         return self.is_consistent_cut and (self.apply_watermark, self.to_batch) == (

@@ -38,7 +38,8 @@ from connector.services.load_config import load_config
 from connector.services.run import ports_of
 from connector.spark.apply.apply import apply
 from connector.spark.apply_loop import JobLog
-from connector.spark.ingest.ingest import Ingest, IngestPorts
+from connector.spark.ingest.ingest import Ingest
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.pipeline import Pipeline
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import BatchRange

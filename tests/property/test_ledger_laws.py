@@ -134,7 +134,7 @@ def test_the_totals_are_the_count_of_what_is_kept(
         Counter(
             FAMILIES[letter_id]
             for letter_id, history in of.items()
-            if history[-1].action in (Action.REPLAYED, Action.DISCARDED)
+            if history[-1].action in (Action.REPLAYED, Action.DISCARDED, Action.ERASED)
         )
         for of in (histories, histories | more)
     )

@@ -27,7 +27,8 @@ from connector.records.ordering import OrderPosition, rank_of
 from connector.records.rejection import Headers
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.apply.select import LetterRules
-from connector.spark.ingest.ingest import Ingest, IngestPorts
+from connector.spark.ingest.ingest import Ingest
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.table import Table

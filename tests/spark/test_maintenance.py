@@ -23,7 +23,7 @@ from connector.lake.batch_counts import count_rows
 from connector.lake.jobs import History
 from connector.records.model import Heartbeat
 from connector.spark.apply_loop import JobLog
-from connector.spark.ingest.ingest import IngestPorts
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.pipeline import Pipeline
 from connector.spark.reader import read_snapshot, read_table
 from connector.spark.storage.changelog import Changelog

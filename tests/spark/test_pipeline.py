@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
@@ -26,21 +26,22 @@ from pyspark.sql import SparkSession
 
 from connector import cli, services
 from connector.clock import now_us
-from connector.config.settings import KafkaConfig
+from connector.config.settings import KafkaConfig, StreamConfig
 from connector.errors import TableError, TopicError
 from connector.events import Event
 from connector.lake.jobs import History
-from connector.lake.state_reader import table_state_of
+from connector.lake.state_reader import progress_of, table_state_of
 from connector.records import codec
-from connector.records.model import kafka_key
+from connector.records.model import Heartbeat, kafka_key
 from connector.services import tables
 from connector.spark.cluster import Pool
 from connector.spark.ingest.source import forget_checkpoint
 from connector.spark.stream_ingest import StreamIngest
 from connector.state import maintenance_schedule
 from connector.state.jobs import MAINTENANCE, Job
+from connector.state.table_state import TableState
 from tests.broker import NewTopic
-from tests.spark.live import Live
+from tests.spark.live import Live, beside
 from tests.spark.streams import (
     CrashError,
     account,
@@ -638,3 +639,55 @@ def test_resumable_from_a_checkpoint_only_if_its_last_batch_is_in_both_logs(
             (tmp_path / "checkpoint" / name / str(number)).touch()
     forget_checkpoint(spark, str(tmp_path / "checkpoint"))
     assert (tmp_path / "checkpoint").exists() == stays
+
+
+class Announced(Live):
+    """With a stream partition that the configuration names, so the low watermark is known."""
+
+    @property
+    def stream(self) -> StreamConfig:
+        return replace(super().stream, partitions=("p",))
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_heartbeats_alone_make_no_batch_and_no_apply(live: Live, *, is_cut: bool) -> None:
+    """TBL-24, TBL-16: and the table is as fresh as with them. A change ends the wait, and is
+    in the table soon.
+    """
+    warehouse = str(live.warehouse)
+    live.__class__ = Announced if is_cut else Live
+
+    def state() -> TableState:
+        return table_state_of(warehouse, "accounts")
+
+    def beat(until: Callable[[], bool], within_s: float) -> None:
+        deadline = time.monotonic() + within_s
+        while not until():
+            assert time.monotonic() < deadline
+            heartbeat = Heartbeat("p", now_us() - 1_000)
+            value = codec.frame(codec.encode(heartbeat, 2), None)
+            live.send((number, kafka_key(heartbeat), value) for number in (0, 1))
+            time.sleep(0.3)
+
+    def is_held(for_s: float) -> Callable[[], bool]:
+        """Whether no batch and no apply was made for so long, and the table is fresh."""
+        newest, since = (0, 0), time.monotonic()
+
+        def held() -> bool:
+            nonlocal newest, since
+            progress, table = progress_of(warehouse, "s"), state()
+            now = (progress.ingest_batch, table.apply_number)
+            if now != newest:
+                newest, since = now, time.monotonic()
+            is_new = now_us() - (progress.as_of(table) or 0) < 5_000_000
+            return is_new and table.is_consistent_cut is is_cut and time.monotonic() - since > for_s
+
+        return held
+
+    live.publish(account("a", now_us() - 10_000_000, name="Ada"))
+    with beside(live.pipeline().run):
+        beat(is_held(6), 90)
+        live.publish(account("b", now_us(), name="Bob"))
+        before = state().merged
+        beat(lambda: state().merged > before and state().is_consistent_cut is is_cut, 40)
+    assert live.table() == live.truth()

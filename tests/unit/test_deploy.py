@@ -4,6 +4,7 @@ MET-4).
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -60,6 +61,20 @@ def test_each_alert_has_a_severity_a_summary_and_a_section() -> None:
         assert rule["annotations"]["summary"]
         section = f"docs/howto/on-call.md#{rule['alert'].lower()}"
         assert rule["annotations"]["runbook_url"] == section
+
+
+def test_each_incident_names_its_section_of_the_page() -> None:
+    """MET-3: the page says what to do in each incident that tests/incidents shows."""
+    heads = re.findall(r"^## (.+)$", ON_CALL.read_text("utf-8"), re.MULTILINE)
+    sections = {head.lower().replace(" ", "-").replace("'", "") for head in heads}
+    named = [
+        (ast.get_docstring(node) or "").splitlines()[0].partition("on-call.md#")[2]
+        for file in (ROOT / "tests/incidents").glob("test_*.py")
+        for node in ast.parse(file.read_text("utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    assert named
+    assert set(named) - sections == set()
 
 
 def test_rules_and_dashboard_use_declared_series_only() -> None:

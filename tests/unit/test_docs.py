@@ -190,7 +190,8 @@ def test_the_paths_of_a_warehouse_are_on_the_page() -> None:
         getattr(warehouse, name)("W")
         for name in (
             *("jobs", "cuts", "overrides", "closed_partitions", "released_transactions"),
-            *("released_rows", "accepted_losses", "audit_log", "probe"),
+            *("released_rows", "accepted_losses", "erased_keys", "erasure_secret", "audit_log"),
+            "probe",
         )
     )
     paths = {

@@ -49,7 +49,7 @@ def rejected_letters(
 ) -> Iterator[RowLetter]:
     """The dead letters of rejected records, as far as the changelog has them."""
     for record in records:
-        certain = _is_of(record.key, record.value, source, row_key, Schemas())
+        certain = is_of(record.key, record.value, source, row_key, Schemas())
         if certain is not None:
             yield RowLetter(
                 record.letter_id,
@@ -104,7 +104,7 @@ def from_kafka(
     for letter, status in service.list(LetterFilter(states=frozenset())):
         of_row = by_id.pop(letter.id, None)
         if of_row is None and letter.table in (None, definition.name):
-            certain = _is_of(letter.key, letter.value, definition.source, row_key, service.schemas)
+            certain = is_of(letter.key, letter.value, definition.source, row_key, service.schemas)
             if certain is not None:
                 of_row = RowLetter(
                     *(letter.id, letter.reason, letter.rule, letter.detail),
@@ -115,7 +115,7 @@ def from_kafka(
     yield from by_id.values()
 
 
-def _is_of(
+def is_of(
     key: bytes | None, value: bytes | None, source: str, row_key: bytes, schemas: Schemas
 ) -> bool | None:
     """Whether a record is certainly of the row. None: it is not. Where the record cannot be

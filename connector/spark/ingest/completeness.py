@@ -43,7 +43,9 @@ def incomplete_transactions(
     )
     if before.incomplete:
         is_looked_at |= _is_one_of(before.incomplete)
-    changes = changelog.rows().where(F.expr("kind IN ('change', 'truncate')") & is_looked_at)
+    changes = changelog.rows().where(
+        F.expr("kind IN ('change', 'truncate', 'erased')") & is_looked_at
+    )
     doubtful = _lacking(changes.where(f"{_DECLARED} > 1"))
     if not doubtful:
         return [], low_watermark

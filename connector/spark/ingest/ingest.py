@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -19,14 +19,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from connector.config.settings import StreamConfig
-from connector.dead_letters.envelope import DeadLetter
-from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.errors import TopicError
 from connector.errors.changelog import rejected_ratio_exceeded
 from connector.errors.kafka import stream_records_deleted
 from connector.records import codec
+from connector.records.model import Heartbeat
+from connector.records.rejection import Rejection
 from connector.records.views import view_of_time
 from connector.spark.ingest.completeness import count_rows_of, incomplete_transactions
+from connector.spark.ingest.ports import IngestPorts
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
 from connector.spark.ingest.source import Topic, is_time_overflow, pieces, with_arrivals
 from connector.spark.ingest.validate import (
@@ -41,13 +42,12 @@ from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.dead_letters import rejected_letters
 from connector.spark.storage.logged_batch import BatchRange, LoggedBatch, Offsets, same
 from connector.state.accepted_losses import AcceptLoss, Lost, lost_between, offsets_of, text_of
-from connector.state.batch_counts import BatchRows, CountRows, counts_of
-from connector.state.incomplete_transactions import ReleaseTransaction, TransactionCheck
+from connector.state.batch_counts import BatchRows, counts_of
+from connector.state.incomplete_transactions import TransactionCheck
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import SAMPLE_RECORDS, KeyPlacement
 from connector.state.stream_progress import (
     BatchCounts,
-    OpenTransaction,
     Progress,
     StreamRules,
     still_hiding,
@@ -59,55 +59,13 @@ from connector.write_streams.releases import ReleasedRange, ReleaseProgress, Rel
 COUNT_EVERY_US = 60_000_000
 """How often an idle stream counts the external dead letters."""
 
+MOST_HEARTBEATS = 1_000
+"""So many heartbeats may wait for their batch."""
+
 RECORDS_PER_TASK = 10_000
 """One task writes a smaller batch. Each task makes its own files, and a small file costs as much as
 it saves.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class IngestPorts:
-    """Functions that ingest needs from Kafka, the clock and the files of a changelog, because other
-    packages know these.
-
-    - `publish` delivers dead letters, or raises. It returns how many there were.
-    - `now` is the time in microseconds.
-    - `high_watermarks` returns the end of every Kafka partition, including open transactions.
-    - `schema_by_id` reads a schema from the registry, as JSON. It returns None if there is no such
-      id, and raises if the registry does not answer. None: no registry is configured.
-    - `closed_partitions` (WMK-8), `releases` (ING-2) and `row_releases` (WRS-18) return the
-      requests of operators with numbers greater than the given one.
-    - `discarded` returns the ids of discarded dead letters (DLQ-3).
-    - `external_dead_letters` continues their count. The second argument is how many ingest has
-      published since (DLQ-7).
-    - `partition_of` returns the Kafka partition of a key among so many. None: it is not checked
-      (ING-1).
-    - `accepted_losses` returns the decisions about lost records, as `releases` (RUN-7).
-    - `first_arrivals` returns when the first record from these offsets on arrived (µs), where it is
-      known.
-    - `open_transactions` returns the oldest open transaction of each Kafka partition that has one.
-    - `read` returns the committed records of a range, where Spark cannot read it (REC-25).
-    """
-
-    topic: Callable[[], Topic]
-    publish: Callable[[Iterable[DeadLetter]], int]
-    now: Callable[[], int]
-    high_watermarks: Callable[[], Mapping[int, int]]
-    count_rows: CountRows
-    earliest: Callable[[], Mapping[int, int]]
-    schema_by_id: Callable[[int], str | None] | None = None
-    closed_partitions: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
-    releases: Callable[[int], Sequence[ReleaseTransaction]] = lambda taken_to: ()
-    row_releases: Callable[[int], Sequence[ReleaseRows]] = lambda taken_to: ()
-    accepted_losses: Callable[[int], Sequence[AcceptLoss]] = lambda taken_to: ()
-    first_arrivals: Callable[[Mapping[int, int]], Mapping[int, int]] = lambda offsets: {}
-    discarded: Callable[[], frozenset[str]] = frozenset
-    external_dead_letters: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = (
-        lambda count, published: count
-    )
-    partition_of: Callable[[bytes, int], int] | None = None
-    open_transactions: Callable[[], Iterable[OpenTransaction]] = tuple
-    read: Callable[[BatchRange], Iterator[KafkaRecord]] | None = None
 
 
 class _Requests(NamedTuple):
@@ -142,6 +100,7 @@ class Ingest:
         self._checked: TransactionCheck | None = None
         self._writer = uuid.uuid4().hex
         self._counted_at = -COUNT_EVERY_US
+        self._only_heartbeats_to: Mapping[int, int] = {}
         self._on_step = on_step
 
     def batch(self, rows: DataFrame, offsets: BatchRange) -> Progress:
@@ -233,9 +192,30 @@ class Ingest:
             return False
         return same(newest.offsets.end, self._ports.high_watermarks())
 
+    def has_only_heartbeats(self, read_to: Mapping[int, int]) -> bool:
+        """Whether Kafka has no record from these offsets on, the end of the newest batch, or only
+        heartbeats (TBL-24). Each is read once. Any thread may call it.
+        """
+        start, ends = self._with_heartbeats(read_to), self._ports.committed_ends()
+        waiting = BatchRange(start, {k: max(end, start.get(k, 0)) for k, end in ends.items()})
+        if waiting.records and (self._ports.read is None or waiting.records > MOST_HEARTBEATS):
+            return False
+        for record in self._ports.read(waiting) if self._ports.read and waiting.records else ():
+            decoded = codec.decode(record.value, self._schemas)
+            if isinstance(decoded, Rejection) or not isinstance(decoded.record, Heartbeat):
+                return False
+        self._only_heartbeats_to = waiting.end
+        return True
+
+    def _with_heartbeats(self, read_to: Mapping[int, int]) -> dict[int, int]:
+        """These offsets, without the heartbeats behind them that are known."""
+        passed = self._only_heartbeats_to
+        return {k: max(read_to.get(k, 0), passed.get(k, 0)) for k in read_to.keys() | passed.keys()}
+
     def refresh(self) -> None:
-        """Read the end offsets from Kafka again. If every record was read, the states of the stream
-        are as fresh as now (TBL-16), which is stored in a file (TBL-24). External dead letters, and
+        """Read the end offsets from Kafka again. If every record was read, or only heartbeats were
+        not, the states of the stream are as fresh as now (TBL-16), which is stored in a file
+        (TBL-24). External dead letters, and
         open transactions that hide records, are looked for once in `COUNT_EVERY_US`. A change is a
         commit.
         """
@@ -248,8 +228,12 @@ class Ingest:
             return
         if self._ports.topic().topic_id != newest.topic_id:
             return
-        ends, is_at_end = newest.offsets.end, asked.is_contained(newest.offsets.end)
+        ends = newest.offsets.end
+        if self._with_heartbeats(ends) != ends:
+            self.has_only_heartbeats(ends)  # more may have come
+        is_at_end = asked.is_contained(self._with_heartbeats(ends))
         if is_at_end:
+            asked = EndOffsets(asked.at, ends)
             self._changelog.write_freshness(asked)
         if asked.at - self._counted_at < COUNT_EVERY_US:
             return
@@ -535,6 +519,7 @@ class Ingest:
             # same (MRG-11).
             horizon=before.horizon,
             truncated=before.truncations.ranks(),
+            erased=self._ports.erased().in_force(before.horizon),
         )
         arrived, asks = with_arrivals(rows, batch.asked.at), self._ports.schema_by_id is not None
         verdicts = validated(arrived, self._schemas, rules, ask_registry=asks)

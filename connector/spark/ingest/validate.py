@@ -42,7 +42,9 @@ from connector.records.model import (
 )
 from connector.records.ordering import Rank
 from connector.records.rejection import Reason
+from connector.spark.ingest.erased import without_erased
 from connector.spark.sql import constant, named, skew_us
+from connector.state.erased_keys import ErasedKeys
 from connector.validation import BEGINNING, Limits, RowImages, UnknownFields
 
 UNSEEN_SCHEMA: Final = "lowmark: a schema id that the registry was not asked about"
@@ -70,6 +72,7 @@ class RecordRules:
     source tables; None: any. `known_tables` and `known_families` match the patterns of the model
     and are not checked again. `horizon` is the one that the batch before committed (MRG-11), and
     `truncated` has the newest truncations that were accepted by then, by source table (EVO-13).
+    `erased` are the erased rows that are in force (OPR-2).
     """
 
     limits: Limits
@@ -79,6 +82,7 @@ class RecordRules:
     known_families: frozenset[str] = frozenset()
     horizon: int | None = None
     truncated: Mapping[str, Rank] = field(default_factory=dict)
+    erased: ErasedKeys = field(default_factory=ErasedKeys)
 
 
 def validated(
@@ -98,6 +102,8 @@ def validated(
         "*", F.expr(_families_match(rules.known_families)).alias("families_match")
     )
     marked = matched.select("*", F.expr(_verdict(schemas, rules)).alias("verdict"))
+    if rules.erased.erased_to:
+        marked = without_erased(marked, rules.erased)
     return marked.select(
         *rows.columns,
         F.expr("substring_index(verdict, '/', 1)").alias("reason"),

@@ -22,10 +22,10 @@ from connector.config.settings import VersionRetention
 from connector.errors import WriterConflictError
 from connector.errors.changelog import checkpoint_foreign
 from connector.errors.kafka import stream_topic_replaced
-from connector.errors.tables import changelog_removed, concurrent_write
+from connector.errors.tables import batch_incomplete, changelog_removed, concurrent_write
 from connector.spark.failures import explained
 from connector.spark.sql import constant, literal_rows
-from connector.spark.storage.changelog_columns import PAYLOAD, STATISTICS, columns_of_batch
+from connector.spark.storage.changelog_columns import ERASED, PAYLOAD, STATISTICS, columns_of_batch
 from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.spark.storage.delta_log import metadata_session, set_properties
 from connector.spark.storage.files import size_in_bytes
@@ -35,8 +35,11 @@ from connector.spark.storage.maintenance import (
     Rewritten,
     Work,
     clean,
+    commit_marker,
+    forget_versions,
     retention_properties,
     rewrite,
+    with_rows_changed,
 )
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table
 from connector.state.commits import user_metadata
@@ -54,7 +57,7 @@ from connector.watermarks.frontier import UNKNOWN
 from connector.write_streams.releases import ReleasedRange, StagedStream
 
 _DECLARES: Final = (
-    "kind IN ('change', 'truncate') AND transaction.number_of_records_in_transaction > 1"
+    "kind IN ('change', 'truncate', 'erased') AND transaction.number_of_records_in_transaction > 1"
 )
 _COMMITTED: Final = "unix_micros(commit_timestamp)"
 _FRONTIER_IN_METADATA: Final = 16_384
@@ -393,6 +396,53 @@ class Changelog(ChangelogReader):
                 is_expired, {**payload, "kind": F.lit("expired")}
             )
         return count
+
+    def newest_change(self, where: str) -> int:
+        """The greatest commit timestamp (µs) of the rows for which the SQL is true, or 0."""
+        newest = self.rows().where(where).agg(F.expr(f"max({_COMMITTED})")).collect()[0][0]
+        return int(newest or 0)
+
+    def erase(self, where: str, key_hash: str, on_step: Callable[[str], None]) -> None:
+        """Remove the content of the rows for which the SQL is true, and all older versions (OPR-2).
+        The rows keep their offsets and times, and get the hash as their row key.
+
+        Call it while there is no ingest. It can be repeated.
+        """
+        newest, progress = self.newest(), self.progress(with_frontier=False)
+        if newest is None:
+            return
+        if progress.ingest_batch < newest.ingest_batch:
+            raise batch_incomplete(self._stream, "the erasure")
+        values = {
+            **dict.fromkeys(ERASED, "NULL"),
+            "row_key": f"X'{key_hash}'",
+            "kind": "'erased'",
+        }
+
+        def changed(rows: DataFrame) -> DataFrame:
+            return rows.selectExpr(
+                *(
+                    f"CASE WHEN {where} THEN {values[name]} ELSE `{name}` END AS `{name}`"
+                    if name in values
+                    else f"`{name}`"
+                    for name in rows.columns
+                )
+            )
+
+        # The example of a misplaced key may be this key.
+        placement = replace(progress.checks.placement, example=None)
+        after = replace(progress, checks=replace(progress.checks, placement=placement))
+        stored = {**(self._stored_in() or {}), "commit": "erased", "progress": after.to_json()}
+        app_ids = [self._app_id(kind) for kind in ("batches", "progress")]
+        with self._explained():
+            rewritten = with_rows_changed(self.spark, self.path, where, changed)
+            if rewritten is not None:
+                on_step("changelog written")
+                rewritten.commit(self.log, app_ids, lambda _: stored)
+                on_step("changelog committed")
+            commit_marker(self.spark, self.log, stored, app_ids)
+            on_step("changelog marked")
+            forget_versions(self.spark, self.log, on_step)
 
     def _released_after(self, batch: int) -> set[str]:
         """The write streams with rows that later batches released. Ingest may forget them."""

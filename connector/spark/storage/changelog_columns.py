@@ -11,7 +11,9 @@ from connector.warehouse import CONTROL_SLOT, REJECTED_SLOT, STAGED_SLOT, TABLE_
 STATISTICS: Final = "ingest_batch,kafka_partition,offset,table,commit_timestamp"
 
 _COLUMNS: Final = (
-    """CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN data_change.commit_timestamp = 0
+    """CASE WHEN reason IS NOT NULL THEN 'rejected'
+        WHEN data_change IS NOT NULL AND data_change.entries IS NULL THEN 'erased'
+        WHEN data_change.commit_timestamp = 0
         THEN 'staged' WHEN data_change IS NOT NULL THEN 'change' WHEN truncate IS NOT NULL
         THEN 'truncate' ELSE 'control' END AS kind""",
     "{ingest_batch} AS ingest_batch",
@@ -101,6 +103,8 @@ part of a writer's options to Parquet.
 
 PAYLOAD: Final = ("row_key", "headers", "entries", "change_sequence_number", "row_image")
 """The columns that are removed from a staged row that expired (WRS-21)."""
+ERASED: Final = (*PAYLOAD, "resume_token", "key", "value")
+"""The columns that are removed from an erased row (OPR-2). `row_key` becomes a hash of the key."""
 
 
 def columns_of_batch(ingest_batch: int, topic_id: str, ingest_time: int) -> list[str]:

@@ -148,10 +148,11 @@ class ChangelogReader:
         return self.rows().where((F.col("slot") == REJECTED_SLOT) & F.expr(_batches(after, to)))
 
     def staged(self, *, after: int, to: int) -> DataFrame:
-        """The staged rows of the ingest batches `(after, to]`."""
+        """The staged rows of the ingest batches `(after, to]`, with the erased ones (OPR-2)."""
         return self.rows().where(
             (F.col("slot") == STAGED_SLOT)
-            & F.expr(f"kind = 'staged' AND ingest_batch > {after}L AND ingest_batch <= {to}L")
+            & F.expr(f"kind IN ('staged', 'erased') AND ingest_batch > {after}L")
+            & F.expr(f"ingest_batch <= {to}L")
         )
 
     def changes(

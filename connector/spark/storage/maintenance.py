@@ -17,21 +17,31 @@ from urllib.parse import unquote
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from connector.errors import ConnectorError, WriterConflictError
-from connector.errors.tables import files_changed
+from connector.errors.tables import concurrent_write, files_changed
 from connector.events import OnEvent, info, warning
 from connector.spark.failures import cause_of
 from connector.spark.storage.deletion_vectors import (
     FILE,
     ROW,
     ROW_LOCATION,
+    check_version,
     file_url,
     marked_files,
 )
 from connector.spark.storage.delta_log import DeltaLog, quoted
-from connector.spark.storage.files import Files, all_files, delta, each, log_of, none, scala_list
+from connector.spark.storage.files import (
+    Files,
+    all_files,
+    delta,
+    each,
+    log_of,
+    newest_snapshot,
+    none,
+    scala_list,
+)
 from connector.spark.storage.hadoop import opened
 from connector.spark.storage.transaction import Transaction
 from connector.state.jobs import Job, JobKind
@@ -46,6 +56,7 @@ from connector.state.maintenance_schedule import (
     is_clean_up_due,
     to_compact,
 )
+from connector.tables.column_names import BUCKET
 
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
@@ -226,22 +237,26 @@ class _Group:
 class Rewritten:
     """New files that will replace old files of a table. Readers do not see them before `commit`.
 
-    With `kept`, an SQL condition, the new files have only the rows for which it is true.
+    `changed` makes the rows of the new files from the old ones. None: they are the same rows.
     """
 
     def __init__(
-        self, files: Files, path: str, groups: Iterable[Iterable[Any]], kept: str | None = None
+        self,
+        files: Files,
+        path: str,
+        groups: Iterable[Iterable[Any]],
+        changed: Callable[[DataFrame], DataFrame] | None = None,
     ) -> None:
         spark = self._spark = files.spark
         self._files, self._path, self._version = files, path, int(files.snapshot.version())
-        self._changes_rows = kept is not None
+        self._changes_rows = changed is not None
         jvm: Any = spark._jvm
         writing = files.log.startTransaction(none(spark), jvm.scala.Some(files.snapshot))
         self._groups = list[_Group]()
         for group in groups:
             old = {str(file.path()): file for file in group}
             rows = files.only(old.values()).rows()
-            rows = rows if kept is None else rows.where(kept)
+            rows = rows if changed is None else changed(rows)
             new = writing.writeFiles(
                 rows.coalesce(1)._jdf, none(spark), True, scala_list(spark, ())
             )
@@ -353,16 +368,72 @@ def rewrite(spark: SparkSession, path: str, *, is_log: bool = False) -> Rewritte
     )
 
 
-def without_rows(spark: SparkSession, path: str, condition: str) -> Rewritten | None:
-    """Write the files that have a row for which the SQL condition is true again, without these
-    rows. None: there is no such row. It needs no commit and no lock.
+def without_rows(
+    spark: SparkSession, path: str, condition: str, *, bucket: int | None = None
+) -> Rewritten | None:
+    """As `with_rows_changed`, without the rows for which the condition is true. With `bucket`, rows
+    that are marked as deleted in its files leave them, too.
+    """
+    kept = f"NOT coalesce({condition}, false)"
+    return with_rows_changed(spark, path, condition, lambda rows: rows.where(kept), bucket=bucket)
+
+
+def with_rows_changed(
+    spark: SparkSession,
+    path: str,
+    condition: str,
+    changed: Callable[[DataFrame], DataFrame],
+    *,
+    bucket: int | None = None,
+) -> Rewritten | None:
+    """Write the files that have a row for which the SQL condition is true again, with rows as
+    `changed` makes them. None: there is no such row. It needs no commit and no lock.
     """
     files = all_files(spark, path)
     rows = files.rows().where(condition).selectExpr("_metadata.file_path").distinct().collect()
     touched = {row["file_path"] for row in rows}
-    old = [file for file in files if file_url(spark, files.log.dataPath(), file) in touched]
-    kept = f"NOT coalesce({condition}, false)"
-    return Rewritten(files, path, [[file] for file in old], kept) if old else None
+    old = [
+        file
+        for file, action in zip(files, files.actions(), strict=True)
+        if file_url(spark, files.log.dataPath(), file) in touched
+        or (bucket is not None and _has_vector(action, bucket))
+    ]
+    return Rewritten(files, path, [[file] for file in old], changed) if old else None
+
+
+def _has_vector(action: str, bucket: int) -> bool:
+    add = json.loads(action)["add"]
+    return bool(add.get("deletionVector")) and add["partitionValues"][BUCKET] == str(bucket)
+
+
+def commit_marker(
+    spark: SparkSession, log: DeltaLog, stored: Mapping[str, Any], app_ids: Iterable[str]
+) -> None:
+    """Commit `stored` and no file. The commit before names removed files, with their statistics.
+
+    Raises `WriterConflictError`, or Delta's conflict, if another process commits meanwhile.
+    """
+    newest, transaction = log.newest(), Transaction(spark, log.path, None)
+    for app_id in app_ids:
+        transaction.depend_on(app_id)
+    check_version(transaction, -1 if newest is None else newest.version)
+    transaction.commit(0, stored)
+    newest = log.newest()
+    if newest is None or newest.stored != stored:
+        raise concurrent_write(log.path)
+
+
+def forget_versions(spark: SparkSession, log: DeltaLog, on_step: Callable[[str], None]) -> None:
+    """Remove all versions of a Delta table but the newest: files, and the log with its statistics.
+    The newest commit must have no file. Readers of an older version get an error.
+    """
+    snapshot = newest_snapshot(spark, log.path)
+    log_of(spark, log.path).checkpoint(snapshot, none(spark))
+    on_step(f"checkpoint {log.path}")
+    _remove_other_files(spark, log.path)
+    on_step(f"files {log.path}")
+    log.keep_only(int(snapshot.version()))
+    on_step(f"log {log.path}")
 
 
 def clean(spark: SparkSession, path: str, kept_versions: Collection[int] = ()) -> int:
@@ -389,3 +460,26 @@ def clean(spark: SparkSession, path: str, kept_versions: Collection[int] = ()) -
         if "." in file.rpartition("/")[2]:
             removed += bool(files.delete(jvm.org.apache.hadoop.fs.Path(file), False))
     return removed
+
+
+def _remove_other_files(spark: SparkSession, path: str) -> None:
+    """Remove all files of a table that its newest version does not need. VACUUM keeps hidden ones,
+    and prints.
+    """
+    files = all_files(spark, path)
+    folder, store = opened(spark, path)
+    folder = store.makeQualified(folder)
+    kept = {f"{folder.toString()}/{unquote(file.path())}" for file in files}
+    vectors = (file.deletionVector() for file in files)
+    kept |= {
+        vector.absolutePath(files.log.dataPath()).toString()
+        for vector in vectors
+        if vector is not None and vector.isOnDisk()
+    }
+    removable, listed = list[Any](), store.listFiles(folder, True)
+    while listed.hasNext():
+        file = listed.next().getPath()
+        if "/_delta_log/" not in file.toString() and file.toString() not in kept:
+            removable.append(file)
+    for file in removable:
+        store.delete(file, False)

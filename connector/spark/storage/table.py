@@ -24,7 +24,7 @@ from connector.errors.tables import (
     table_rebuilt,
 )
 from connector.spark.failures import explained
-from connector.spark.sql import use_nested
+from connector.spark.sql import key_columns, key_pieces, use_nested
 from connector.spark.storage.deletion_vectors import ENABLED, check_version, replace_rows
 from connector.spark.storage.delta_log import (
     DeltaLog,
@@ -46,8 +46,11 @@ from connector.spark.storage.maintenance import (
     Rewritten,
     Work,
     clean,
+    commit_marker,
+    forget_versions,
     retention_properties,
     rewrite,
+    without_rows,
 )
 from connector.spark.storage.tombstones import Tombstones, tombstones_state
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table, row_type
@@ -72,6 +75,7 @@ from connector.tables.stored_definition import (
     to_properties,
 )
 from connector.tables.values import DataType
+from connector.warehouse import bucket_of
 
 _DECLARED: Final = ("max_staleness_s", "block_rows", "on_unreadable")
 """The parts of a definition that may change without a rebuild, and that are stored for readers."""
@@ -453,6 +457,36 @@ class Table:
         self.log.clean(before, kept_versions)
         if self.tombstones.exist(self.table_state()):
             self.tombstones.log.clean(before)
+
+    def erase(self, row_key: bytes, on_step: Callable[[str], None]) -> None:
+        """Remove a row, its tombstones, and all older versions of the table (OPR-2). No apply may
+        run meanwhile. It can be repeated.
+        """
+        name, key = self._definition.name, self._definition.key
+        bucket = bucket_of(row_key, self.layout.buckets)
+        values = key_columns(key, key_pieces(key, f"X'{row_key.hex()}'"))
+        parts = (
+            f"{part} <=> {value}" for part, value in zip(self.layout.keys, values, strict=True)
+        )
+        where = " AND ".join((f"{BUCKET} = {bucket}", *parts))
+        with self._explained():
+            rewritten = without_rows(self._spark, self.path, where, bucket=bucket)
+            if rewritten is not None:
+                on_step(f"written {name}")
+                self._replace_files(rewritten)
+                on_step(f"committed {name}")
+            state = self.table_state()
+            kept = tuple(row for row in state.blocked_rows if row.row_key != row_key)
+            stored = replace(state, blocked_rows=kept).to_json(name)
+            commit_marker(self._spark, self.log, stored, [self._app_id])
+            on_step(f"marked {name}")
+            forget_versions(self._spark, self.log, on_step)
+            self.tombstones.erase(state, where, on_step)
+            for folder in names_in(self._spark, self._folder, folders=True):
+                path = f"{self._folder}/{folder}"
+                if folder.startswith(TOMBSTONES) and path != self.tombstones.path:
+                    remove_folder(self._spark, path)
+                    on_step(f"removed {folder}")
 
     def _is(self, rebuild: str) -> None:
         """Store by which rebuild the table was made. Each rebuild has its own tombstone table, and

@@ -6,7 +6,7 @@ commit names do not count, and are removed later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +18,14 @@ from connector.spark.sql import constant
 from connector.spark.storage.delta_log import DeltaLog, set_properties
 from connector.spark.storage.files import all_files, files_of
 from connector.spark.storage.layout import Layout
-from connector.spark.storage.maintenance import Rewritten, Work, rewrite, without_rows
+from connector.spark.storage.maintenance import (
+    Rewritten,
+    Work,
+    commit_marker,
+    forget_versions,
+    rewrite,
+    without_rows,
+)
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table, row_type
 from connector.state.commits import Commit, user_metadata
 from connector.state.table_state import TableState
@@ -133,6 +140,18 @@ class Tombstones:
             f" {table_state.apply_number} AND NOT coalesce({is_named}, false)"
         )
         return without_rows(self._spark, self.path, f"(_newest < {horizon} OR ({is_failed}))")
+
+    def erase(self, table_state: TableState, where: str, on_step: Callable[[str], None]) -> None:
+        """Remove the tombstones for which the SQL is true, and all older versions (OPR-2)."""
+        if not self.exist(table_state):
+            return
+        if (rewritten := without_rows(self._spark, self.path, where)) is not None:
+            on_step(f"tombstones written {self._name}")
+            self.replace(rewritten)
+            on_step(f"tombstones committed {self._name}")
+        commit_marker(self._spark, self.log, self.log.newest_stored() or {}, ())
+        on_step(f"tombstones marked {self._name}")
+        forget_versions(self._spark, self.log, on_step)
 
     def replace(self, rewritten: Rewritten, horizon: int | None = None) -> Work:
         """Commit files that were written again. `horizon` None: no tombstone was left out."""

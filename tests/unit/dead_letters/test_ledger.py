@@ -54,11 +54,16 @@ def test_a_letter_without_a_history_is_open() -> None:
 @pytest.mark.parametrize(
     ("action", "state", "allowed"),
     [
-        (None, LetterState.OPEN, {Action.REPLAYED, Action.PARKED, Action.DISCARDED}),
-        (Action.REPLAYED, LetterState.REPLAYED, set()),
-        (Action.PARKED, LetterState.PARKED, {Action.DISCARDED, Action.REOPENED}),
-        (Action.DISCARDED, LetterState.DISCARDED, {Action.REOPENED}),
-        (Action.REOPENED, LetterState.OPEN, {Action.REPLAYED, Action.PARKED, Action.DISCARDED}),
+        (None, LetterState.OPEN, {Action.REPLAYED, Action.PARKED, Action.DISCARDED, Action.ERASED}),
+        (Action.REPLAYED, LetterState.REPLAYED, {Action.ERASED}),
+        (Action.PARKED, LetterState.PARKED, {Action.DISCARDED, Action.REOPENED, Action.ERASED}),
+        (Action.DISCARDED, LetterState.DISCARDED, {Action.REOPENED, Action.ERASED}),
+        (
+            Action.REOPENED,
+            LetterState.OPEN,
+            {Action.REPLAYED, Action.PARKED, Action.DISCARDED, Action.ERASED},
+        ),
+        (Action.ERASED, LetterState.ERASED, set()),
     ],
 )
 def test_the_last_entry_decides_the_state_of_a_letter_and_the_allowed_actions(

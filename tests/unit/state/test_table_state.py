@@ -113,3 +113,12 @@ def test_a_table_refuses_another_changelog_than_its_own(
             match=f"Table accounts contains .* up to batch 5, but the changelog was {how}",
         ):
             table.check_changelog("accounts", batch, changelog_id)
+
+
+def test_a_table_lacks_nothing_if_no_change_waits() -> None:
+    """TBL-24: of batch 5, changes are deferred."""
+    assert AT.lacks_nothing_of(4, as_cut=True)
+    assert not AT.lacks_nothing_of(5, as_cut=False)
+    no_cut = replace(AT, highest_applied=60)
+    assert not no_cut.lacks_nothing_of(4, as_cut=True)
+    assert no_cut.lacks_nothing_of(4, as_cut=False)

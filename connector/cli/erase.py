@@ -1,0 +1,69 @@
+"""`connector erase`: the data of a person leaves a table and everything behind it (OPR-2)."""
+
+from __future__ import annotations
+
+import click
+
+from connector.cli.parameters import config_of, json_option
+from connector.cli.terminal import err, escaped, out, show_event
+from connector.config.settings import find_table
+from connector.errors import InvalidChangeError
+from connector.records.json_view import to_line
+from connector.records.views import view_of_time
+from connector.services.erase import EraseReport, erase
+from connector.services.rows.values import row_key_of
+from connector.text import counted
+
+
+@click.command()
+@click.argument("name", metavar="TABLE")
+@click.argument("key", metavar="KEY")
+@click.option("--why", required=True, help="The reason. It is stored: write no data into it.")
+@click.option("--dry-run", is_flag=True, help="Change nothing. Say which tables have the row.")
+@json_option("Print one JSON object.")
+@click.pass_context
+def command(
+    ctx: click.Context, name: str, key: str, *, why: str, dry_run: bool, as_json: bool
+) -> None:
+    """Erase the row of TABLE with this KEY from all tables of its source table, the changelog, and
+    all old versions. Its dead letters are closed.
+
+    Stop `connector run` first. Cuts and versions from before cannot be read any more. Changes of
+    the row up to now are refused; later ones are applied. If you kill the command, run it again.
+
+    KEY is as in `connector explain`.
+    """
+    config = config_of(ctx)
+    try:
+        row_key = row_key_of(find_table(config, name).key, key)
+    except InvalidChangeError as error:
+        raise click.UsageError(f"KEY: {error.problem}") from None
+    report = erase(config, name, row_key, why=why, dry_run=dry_run, on_event=show_event)
+    if as_json:
+        out(to_line(report.to_json()))
+    _print(report, dry_run=dry_run)
+
+
+def _print(report: EraseReport, *, dry_run: bool) -> None:
+    tables = ", ".join(map(escaped, report.tables)) or "no table"
+    if dry_run:
+        err(f"would be erased from the changelog and {tables}, with all their old versions")
+    else:
+        err(
+            f"erased from the changelog and {tables}; changes up to"
+            f" {view_of_time(report.erased_to)} are refused"
+        )
+        err(f"{counted(report.letters, 'dead letter')} closed as erased")
+    for number, offset in report.deleted_to.items():
+        err(f"Kafka partition {number} of the dead-letter topic: deleted below offset {offset}")
+    for records in report.kafka:
+        until = (
+            "for ever"
+            if records.kept_until is None
+            else f"until {view_of_time(records.kept_until)}"
+        )
+        err(
+            f"Kafka still has {counted(records.records, 'record')} of it in"
+            f" {escaped(records.topic)} {until}: Kafka partition {records.kafka_partition}, offsets"
+            f" {records.first_offset} to {records.last_offset}"
+        )

@@ -1,0 +1,65 @@
+"""Removes a row from a warehouse: from the changelog, its tables and all old versions (OPR-2).
+
+Each step can be repeated. A process that dies between two steps is run again from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from pyspark.sql import SparkSession
+
+from connector import warehouse as paths
+from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.hadoop import names_in
+from connector.spark.storage.table import Table
+from connector.warehouse import REJECTED_SLOT, STAGED_SLOT, table_slot
+
+
+def rows_of(source: str, row_key: bytes, letters: Collection[str]) -> str:
+    """Whether a row of a changelog has content of a row of a source table, as SQL. `letters` are
+    the ids of its rejected records.
+    """
+    slots, key = f"{table_slot(source)}, {STAGED_SLOT}", f"X'{row_key.hex()}'"
+    of_row = (
+        f"(slot IN ({slots}) AND kind IN ('change', 'staged') AND `table` = '{source}'"
+        f" AND row_key = {key})"
+    )
+    if not letters:
+        return of_row
+    ids = ", ".join(f"'{letter}'" for letter in sorted(letters))
+    return f"({of_row} OR (slot = {REJECTED_SLOT} AND kind = 'rejected' AND letter_id IN ({ids})))"
+
+
+def tables_of(spark: SparkSession, warehouse: str, stream: str, source: str) -> dict[str, Table]:
+    """The tables of a warehouse that are made from a source table, also those that the
+    configuration does not have any more, by name.
+    """
+    folder = paths.tables_folder(warehouse)
+    tables = {
+        name: Table.existing(spark, f"{folder}/{name}")
+        for name in names_in(spark, folder, folders=True)
+    }
+    return {
+        name: table
+        for name, table in tables.items()
+        if (table.layout.definition.stream, table.layout.definition.source) == (stream, source)
+    }
+
+
+def erase_row(
+    changelog: Changelog,
+    tables: Collection[Table],
+    row_key: bytes,
+    where: str,
+    key_hash: str,
+    on_step: Callable[[str], None] = lambda step: None,
+) -> None:
+    """Remove a row from a changelog, where `rows_of` is true, and from its tables.
+
+    Neither ingest nor an apply may run meanwhile. Raises `TableError`, and `WriterConflictError` if
+    another process writes: then it may be repeated.
+    """
+    changelog.erase(where, key_hash, on_step)
+    for table in tables:
+        table.erase(row_key, on_step)

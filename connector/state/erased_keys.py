@@ -1,0 +1,61 @@
+"""Rows that operators erased (OPR-2). Only a keyed hash of the key is stored."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class EraseKey:
+    """The record of an erasure. Its begin and its end have a row each.
+
+    - `key_hash` is that of the row key, in hexadecimal.
+    - `erased_to`: ingest refuses changes of the row up to this commit timestamp.
+    - `ended_at` 0: it has begun.
+
+    Times are microseconds.
+    """
+
+    number: int
+    stream: str
+    source: str
+    key_hash: str
+    erased_to: int
+    reason: str
+    made_at: int
+    made_by: str
+    ended_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedKeys:
+    """The erased rows of a stream: by hash, the commit timestamp up to which changes are refused.
+    `secret` is the key of the hashes.
+    """
+
+    secret: bytes = b""
+    erased_to: Mapping[str, int] = field(default_factory=dict)
+
+    def in_force(self, horizon: int | None) -> ErasedKeys:
+        """Return those that refuse more than the horizon does."""
+        wanted = {name: to for name, to in self.erased_to.items() if to >= (horizon or 0)}
+        return ErasedKeys(self.secret, wanted)
+
+
+def erased_by(secret: bytes, records: Iterable[EraseKey]) -> ErasedKeys:
+    """Return the erased rows of the records of one stream."""
+    erased_to: dict[str, int] = {}
+    for record in records:
+        before = erased_to.get(record.key_hash, 0)
+        erased_to[record.key_hash] = max(before, record.erased_to)
+    return ErasedKeys(secret, erased_to)
+
+
+def key_hash(secret: bytes, source: str, row_key: bytes) -> str:
+    """Return the keyed hash (HMAC-SHA256) of a row key of a source table.
+
+    `spark.ingest.erased` computes the same in SQL.
+    """
+    return hmac.new(secret, source.encode() + b"\0" + row_key, "sha256").hexdigest()
