@@ -137,10 +137,9 @@ class _Reader:
             undefined_sources=self._undefined_sources(stream.name, progress),
             other_commits=self._other_commits(path, paths.changelog(self._warehouse, stream.name)),
         )
-        headroom = self._ask(partial(self._headroom, stream, progress))
         self.report.streams[stream.name] = replace(
             self.report.streams[stream.name],
-            headroom=headroom,
+            headroom=self._headroom(stream, progress),
             bridge=None if stream.source is None else self._bridge(stream),
         )
         for table, state in readable.items():
@@ -213,15 +212,12 @@ class _Reader:
         status = bridge_status(self._config, stream, self.report.at, timeout_s=ASK_TIMEOUT_S)
         return replace(status, missing_defaults=defaults)
 
-    def _headroom(self, stream: StreamConfig, progress: Progress) -> tuple[Headroom, ...]:
+    def _headroom(self, stream: StreamConfig, progress: Progress) -> tuple[Headroom, ...] | None:
         """Kafka is not asked if ingest was at the end of the topic within the last minute."""
         newest = progress.freshness.newest
         if newest and self.report.at - newest < NORMAL_US and not progress.freshness.behind:
             return ()
-        from connector.kafka import client
-
-        client.admin(self._config.kafka, ASK_TIMEOUT_S)
-        return headroom_of(self._config, stream)
+        return self._ask(lambda: headroom_of(self._config, stream, timeout_s=ASK_TIMEOUT_S))
 
     def _ask(self, read: Callable[[], _Read]) -> _Read | None:
         """Ask Kafka. None: it does not answer, and is not asked again, or refuses."""
@@ -282,16 +278,20 @@ def status(config: ConnectorConfig, *, now: int | None = None) -> StatusReport:
     return reader.report
 
 
-def headroom_of(config: ConnectorConfig, stream: StreamConfig) -> tuple[Headroom, ...]:
+def headroom_of(
+    config: ConnectorConfig, stream: StreamConfig, *, timeout_s: float
+) -> tuple[Headroom, ...]:
     """Return until when Kafka keeps the first records that the changelog of a stream lacks (RUN-7).
 
-    Raises `BrokerError`, `TopicError`, and `TableError` if the changelog cannot be read.
+    Raises `BrokerError`, also if Kafka does not answer within about `timeout_s`, `TopicError`, and
+    `TableError` if the changelog cannot be read.
     """
-    from connector.kafka import topics
+    from connector.kafka import client, topics
     from connector.kafka.probe_offsets import headrooms
     from connector.lake.state_reader import logged_ends
 
-    facts = topics.describe(config.kafka, stream.topic)
+    admin = client.admin(config.kafka, timeout_s)
+    facts = topics.describe(config.kafka, stream.topic, admin)
     ends = topics.high_watermarks(config.kafka, facts)
     return headrooms(config.kafka, facts, logged_ends(warehouse_of(config), stream.name), ends)
 

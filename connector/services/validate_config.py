@@ -24,7 +24,7 @@ from connector.errors.kafka import topic_foreign
 from connector.errors.settings import setting_invalid, warehouse_unusable
 from connector.reports.headroom import least
 from connector.services.local_spark import check_master
-from connector.services.status import headroom_of
+from connector.services.status import ASK_TIMEOUT_S, headroom_of
 from connector.services.warehouses import check_logs, warehouse_of
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
@@ -250,7 +250,9 @@ def _headroom(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding
     """Kafka keeps the records that ingest lacks for a day at least (RUN-7)."""
     with suppress(TableError):  # a finding of its own
         now = now_us()
-        low = least(h for h in headroom_of(config, stream) if h.is_low(now))
+        low = least(
+            h for h in headroom_of(config, stream, timeout_s=ASK_TIMEOUT_S) if h.is_low(now)
+        )
         if low is not None:
             yield _warning(f"streams.{stream.name}: {low.describe(now)}")
 
