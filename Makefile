@@ -99,7 +99,7 @@ bench: $(STAMP) ## Measure, beside what others reach on the same work, and keep 
 	$(BIN)/python -m benchmarks --write docs/reference/performance.md
 
 lock: $(STAMP) ## Resolve the newest allowed versions into requirements.lock
-	env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --upgrade --extra dev --extra lake --extra load --extra metrics --extra registry --extra spark --generate-hashes --allow-unsafe \
+	env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --upgrade --extra console --extra dev --extra lake --extra load --extra metrics --extra registry --extra spark --generate-hashes --allow-unsafe \
 	  --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --output-file requirements.lock pyproject.toml
 
 clean: ## Remove what was built; .venv too

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 from prometheus_client.core import (
@@ -16,8 +16,9 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from connector.errors import argument_invalid
-from connector.reports.metrics import SERIES, Histogram
-from connector.services.metrics import Metrics
+from connector.reports.series import Histogram, Sample, Series
+
+__all__ = ["HasSamples", "exporting"]
 
 _FAMILIES: Final[dict[str, Any]] = {
     "counter": CounterMetricFamily,
@@ -26,31 +27,39 @@ _FAMILIES: Final[dict[str, Any]] = {
 }
 
 
+class HasSamples(Protocol):
+    """Something with samples, which another thread reads: for example the `Metrics` of a
+    pipeline, or a `ChangeProducer`.
+    """
+
+    def samples(self) -> Iterable[Sample]: ...
+
+
 class _Collector(Collector):
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: HasSamples) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the family of each series, with its samples."""
-        families = {
-            series: _FAMILIES[series.kind](series.name, series.help, labels=series.labels)
-            for series in SERIES
-        }
+        """Yield the family of each series that has samples."""
+        families: dict[Series, Any] = {}
         for series, value, labels in self._metrics.samples():
+            if (family := families.get(series)) is None:
+                family = _FAMILIES[series.kind](series.name, series.help, labels=series.labels)
+                families[series] = family
             if isinstance(value, Histogram):
-                families[series].add_metric(labels, value.cumulative, value.sum)
+                family.add_metric(labels, value.cumulative, value.sum)
             else:
-                families[series].add_metric(labels, value)
+                family.add_metric(labels, value)
         yield from families.values()
 
 
 @contextmanager
-def exporting(metrics: Metrics, host: str, port: int) -> Iterator[int]:
+def exporting(metrics: HasSamples, host: str, port: int) -> Iterator[int]:
     """Serve metrics at `http://host:port/metrics` during the block, without TLS and without a
     password.
 
     Args:
-        metrics: Those that you give to `run`.
+        metrics: The `Metrics` that you give to `run`, or a `ChangeProducer`.
         host: An address of this machine.
         port: A free port. 0: any.
 

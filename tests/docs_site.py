@@ -20,6 +20,7 @@ from connector.dead_letters.repair import STEPS
 from connector.records.model import Rule
 from connector.records.rejection import Reason
 from connector.reports.metrics import SERIES
+from connector.reports.series import PRODUCER_SERIES
 from tests.error_codes import errors_list
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _metrics() -> str:
             ", ".join(f"`{label}`" for label in series.labels),
             series.help,
         )
-        for series in SERIES
+        for series in (*SERIES, *PRODUCER_SERIES)
     )
     return _table("series | kind | labels | meaning", rows)
 

@@ -60,6 +60,10 @@ COMMANDS: Final = {
         "Compare a table with a copy of its rows.",
     ),
     "run": ("connector.cli.run:run_command", "Ingest all streams and apply them to their tables."),
+    "serve": (
+        "connector.console.command:command",
+        "Show streams, tables, dead letters and rows in a browser.",
+    ),
     "status": (
         "connector.cli.status:command",
         "Show lag, staleness and dead letters of streams and tables.",
@@ -96,10 +100,13 @@ EXTRAS: Final = {
     "delta": "spark",
     "deltalake": "lake",
     "httpx": "registry",
+    "jinja2": "console",
     "pandas": "spark",
     "prometheus_client": "metrics",
     "pyarrow": "load",
     "pyspark": "spark",
+    "starlette": "console",
+    "uvicorn": "console",
 }
 """Package -> the extra of this distribution that brings it."""
 

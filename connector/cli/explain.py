@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -57,44 +57,52 @@ def command(ctx: click.Context, name: str, key: str, *, as_json: bool, no_kafka:
         out(to_line(history.to_json()))
     elif history.is_known:
         _print(history)
-    _print_messages(history)
+    for message in messages(history):
+        err(message)
 
 
-def _print_messages(history: RowHistory) -> None:
+def messages(history: RowHistory) -> Iterator[str]:
+    """Yield what limits the explanation."""
     for source in history.not_looked_at:
-        err(f"not looked at: {source}")
+        yield f"not looked at: {source}"
     if history.is_confirmed is False:
-        err(
+        yield (
             "warning: the table has another row than the changelog gives; connector table rebuild"
             f" {history.table} makes it from the changelog"
         )
     if not history.is_known:
         reason = "it may have left the changelog" if history.trimmed_to else "it never existed"
-        err(f"{history.table} has no change of {text_of_bytes(history.row_key)}: {reason}")
+        yield f"{history.table} has no change of {text_of_bytes(history.row_key)}: {reason}"
 
 
 def _print(history: RowHistory) -> None:
+    for name, fact in facts(history):
+        show_fact(name, fact, 11)
+    for shown in tables(history):
+        out("")
+        show_table(shown)
+
+
+def facts(history: RowHistory) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each fact about the row."""
     view, since = history.to_json(), history.shown_since
     version = "no version of the table shows it yet"
     if since is not None:
         earlier = ", or an earlier one that the log no longer has" if since.or_earlier else ""
         version = f"version {since.version} ({view_of_time(since.committed_at)}){earlier}"
-    facts = {
-        "row key": shown_bytes(history.row_key, 200),
-        "row": _shown_row(view["row"]),
-        "last apply": _shown_row(view["applied_row"]),
-        "shown since": version,
-    }
-    for name, fact in facts.items():
-        show_fact(name, fact, 11)
+    yield "row key", shown_bytes(history.row_key, 200)
+    yield "row", _shown_row(view["row"])
+    yield "last apply", _shown_row(view["applied_row"])
+    yield "shown since", version
     for truncation in history.explanation.truncations:
         at = view_of_time(truncation.truncate.commit_timestamp)
-        hidden = counted(truncation.hides, "entry", "entries")
-        show_fact("truncated", f"{at}: hides {hidden}", 11)
-    for shown in (_columns(history), _changes(history), _letters(history.dead_letters)):
-        if shown.row_count:
-            out("")
-            show_table(shown)
+        yield "truncated", f"{at}: hides {counted(truncation.hides, 'entry', 'entries')}"
+
+
+def tables(history: RowHistory) -> list[Table]:
+    """The columns, the changes and the dead letters of the row, without those that are empty."""
+    shown = (_columns(history), _changes(history), _letters(history.dead_letters))
+    return [of_row for of_row in shown if of_row.row_count]
 
 
 def _shown_row(row: Json | None) -> str:

@@ -63,8 +63,18 @@ def print_letter(
     everything: bool = False,
 ) -> None:
     """Explain a letter on standard output; all that came from outside is escaped."""
+    for name, fact in facts(letter, status, history):
+        show_fact(name, fact, 14)
+    out("")
+    _print_value(letter, schemas, everything)
+
+
+def facts(
+    letter: DeadLetter, status: LetterStatus, history: tuple[LedgerEntry, ...] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each fact about a letter, which is not escaped."""
     position = letter.position
-    facts = {
+    texts = {
         "dead letter": letter.id,
         "reason": f"{letter.reason} {letter.rule}".rstrip(),
         "detail": letter.detail,
@@ -85,15 +95,13 @@ def print_letter(
         "schema": letter.schema_id,
         "key": f"{shown_bytes(letter.key, 200)}  ({counted(len(letter.key or b''), 'byte')})",
     }
-    for name, fact in facts.items():
+    for name, fact in texts.items():
         if fact is not None:
-            show_fact(name, str(fact), 14)
+            yield name, str(fact)
     for entry in history:
-        show_fact("done", _history_line(entry), 14)
+        yield "done", _history_line(entry)
     for name, value in letter.headers:
-        show_fact("header", f"{name} = {shown_bytes(value, 200)}", 14)
-    out("")
-    _print_value(letter, schemas, everything)
+        yield "header", f"{name} = {shown_bytes(value, 200)}"
 
 
 def _history_line(entry: LedgerEntry) -> str:
@@ -108,20 +116,28 @@ def _history_line(entry: LedgerEntry) -> str:
 
 
 def _print_value(letter: DeadLetter, schemas: Schemas, everything: bool) -> None:
-    value = letter.value
-    if value is None:
+    if letter.value is None:
         out("There is no value.")
         return
-    shown = value if everything else value[:HEX_BYTES_SHOWN]
-    is_foreign = letter.reason is Reason.UNREADABLE_SOURCE
+    hexes, lines = value_lines(letter.value, letter.reason, schemas, everything=everything)
+    title = f"value, {counted(len(letter.value), 'byte')}"
+    _print_beside([title, *hexes], ["decoded", *lines])
+    if not everything and len(letter.value) > HEX_BYTES_SHOWN:
+        out(f"… {len(letter.value) - HEX_BYTES_SHOWN:,} more bytes; --all shows them")
+
+
+def value_lines(
+    value: bytes, reason: Reason, schemas: Schemas, *, everything: bool = False
+) -> tuple[list[str], list[str]]:
+    """Return the lines of a value in hex, and those of the decoded record or document. Long values
+    are shortened, but not with `everything`.
+    """
+    is_foreign = reason is Reason.UNREADABLE_SOURCE
     decoded = document_lines(value) if is_foreign else decoded_lines(value, schemas)
-    lines = decoded if everything else _shortened_lines(decoded)
-    title = f"value, {counted(len(value), 'byte')}"
     failure = _FAILED_AT.match(decoded[-1])
-    left = [title, *hex_lines(shown, int(failure[1]) if failure else None)]
-    _print_beside(left, ["decoded", *lines])
-    if len(shown) < len(value):
-        out(f"… {len(value) - len(shown):,} more bytes; --all shows them")
+    shown = value if everything else value[:HEX_BYTES_SHOWN]
+    hexes = list(hex_lines(shown, int(failure[1]) if failure else None))
+    return hexes, decoded if everything else _shortened_lines(decoded)
 
 
 def _print_beside(left: list[str], right: list[str]) -> None:

@@ -125,20 +125,20 @@ def _print(report: StatusReport) -> None:
     out("")
     for stream in report.streams.values():
         out(f"stream {stream.name}")
-        for name, fact in _facts(stream):
+        for name, fact in facts(stream):
             show_fact(name, fact, 14, "  ")
         out("")
     if report.tables:
         _print_tables(report)
     for fault in report.reload_refused:
         show_text(f"hint: the pipeline did not take the newest configuration: {escaped(fault)}")
-    for command in dict.fromkeys(_commands(report)):
+    for command in dict.fromkeys(commands(report)):
         out(f"run: {command}")
     for path, error in report.errors.items():
         err(f"{path}: {error}")
 
 
-def _commands(report: StatusReport) -> Iterator[str]:
+def commands(report: StatusReport) -> Iterator[str]:
     """The commands that help with the hints. Names of streams need no quotes."""
     if any(pipeline.is_running is False for pipeline in report.pipelines.values()):
         yield "connector run"
@@ -169,7 +169,8 @@ def _column_for(family: str, qualifier: bytes) -> str | None:
     return f"{name} STRING --family {family}" if is_name else None
 
 
-def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
+def facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each fact, which is not escaped."""
     if stream.bridge is not None:
         yield from stream.bridge.facts(stream.now)
         if transaction := stream.bridge.lacking:
@@ -274,7 +275,7 @@ def _print_tables(report: StatusReport) -> None:
         shown.add_row(
             of_table.name,
             "" if below is None else _to_the_second(below),
-            _cut(of_table),
+            cut(of_table),
             f"{of_table.dead_letters.count:,}",
             _duration(of_table.age_s),
             _duration(of_table.max_staleness_s),
@@ -326,7 +327,8 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f} MiB"
 
 
-def _cut(status: TableStatus) -> str:
+def cut(status: TableStatus) -> str:
+    """Whether a table is a consistent cut, or how long it has not been one."""
     if status.is_consistent_cut:
         return "yes"
     if not status.apply:

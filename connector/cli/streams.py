@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import click
 
+from connector.cli.layout import Table
 from connector.cli.parameters import MOMENT, check_why, config_of, json_option, why_option
 from connector.cli.terminal import err, escaped, out, show_table, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
-from connector.reports.stream_status import PartitionStatus
 from connector.services.requests import (
+    PartitionList,
     accept_loss,
     close_partition,
     incomplete_transactions,
@@ -44,7 +45,7 @@ def list_partitions(ctx: click.Context, stream: str | None, *, as_json: bool) ->
         for status in listed.partitions:
             out(to_line(status.to_json()))
     elif listed.partitions:
-        _print_partitions(listed.partitions, listed.now)
+        show_table(table_of_partitions(listed))
     low = listed.low_watermark
     complete = "no low watermark yet" if low is None else f"complete below {view_of_time(low)}"
     err(
@@ -53,12 +54,13 @@ def list_partitions(ctx: click.Context, stream: str | None, *, as_json: bool) ->
     )
 
 
-def _print_partitions(statuses: list[PartitionStatus], now: int) -> None:
+def table_of_partitions(listed: PartitionList) -> Table:
+    """The stream partitions as a table, those that delay the low watermark first."""
     shown = table(
         "stream partition", "low watermark", "delayed by", "since", "roots", "row keys", "waits for"
     )
-    for status in statuses:
-        since = duration(max(0, now - status.advanced_at) / 1_000_000)
+    for status in listed.partitions:
+        since = duration(max(0, listed.now - status.advanced_at) / 1_000_000)
         shown.add_row(
             escaped(status.name),
             "" if status.low_watermark is None else str(view_of_time(status.low_watermark)),
@@ -68,7 +70,7 @@ def _print_partitions(statuses: list[PartitionStatus], now: int) -> None:
             _range(status.key_range),
             "ended" if status.is_over else escaped(", ".join(status.waits_for)),
         )
-    show_table(shown)
+    return shown
 
 
 def _range(keys: KeyRange | None) -> str:

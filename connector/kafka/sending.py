@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from connector.errors.producers import records_undelivered, taken_over
 from connector.kafka import client, transactions
+from connector.reports.series import ACKNOWLEDGED, FAILED, NO_ACKNOWLEDGEMENTS, QUEUED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from connector.kafka.client import SafeProducer
     from connector.kafka.topics import TopicFacts
     from connector.kafka.transactions import HeaderList
+    from connector.reports.series import Histogram, Series
 
 SendError = KafkaError | str
 _Item = TypeVar("_Item")
@@ -74,6 +76,8 @@ class SendQueue(Generic[_Item]):
         self._transactional_id = transactional_id
         self._outstanding: dict[int, _Item] = {}
         self._reports: list[tuple[int, KafkaError | None]] = []
+        self._latencies: list[float] = []
+        self._acknowledged, self._failed = NO_ACKNOWLEDGEMENTS, 0
         self._next_number = 0
         self._fenced = ""
         self._errors = client.LastError()
@@ -88,6 +92,10 @@ class SendQueue(Generic[_Item]):
     def backlog(self) -> int:
         """The number of messages without a result."""
         return len(self._outstanding)
+
+    def figures(self) -> dict[Series, float | Histogram]:
+        """The values of its series (MET-1). Any thread may ask."""
+        return {QUEUED: self.backlog, ACKNOWLEDGED: self._acknowledged, FAILED: self._failed}
 
     def together(self) -> AbstractContextManager[None]:
         """A block whose messages are stored together, if they are stored."""
@@ -214,6 +222,7 @@ class SendQueue(Generic[_Item]):
     def purge(self, reason: str) -> None:
         """Stop waiting for results. All messages have failed for this reason."""
         purged, self._outstanding = self._outstanding, {}
+        self._failed += len(purged)
         for item in purged.values():
             self._answer(item, reason)
 
@@ -223,9 +232,13 @@ class SendQueue(Generic[_Item]):
         for number, error in reports:
             item = outstanding.pop(number, None)
             if item is not None:  # else it is from a replaced client, and already counts as unknown
+                self._failed += error is not None
                 answer(item, error)
+        if self._latencies:
+            latencies, self._latencies = self._latencies, []
+            self._acknowledged = self._acknowledged.with_values(latencies)
 
-    def _on_delivery(self, number: int, error: KafkaError | None, _message: Message) -> None:
+    def _on_delivery(self, number: int, error: KafkaError | None, message: Message) -> None:
         """Store the report of one message. The client calls it inside poll and flush. It must not
         raise or poll.
 
@@ -233,10 +246,13 @@ class SendQueue(Generic[_Item]):
         half done.
         """
         self._reports.append((number, error))
+        if error is None and (latency_s := message.latency()) is not None:
+            self._latencies.append(latency_s)
 
     def _refused(self, number: int, error: SendError) -> DeliveryError:
         """Report that this message did not enter the queue, and return the error."""
         if (item := self._outstanding.pop(number, None)) is not None:
+            self._failed += 1
             self._answer(item, error)
         return records_undelivered(self._facts.topic, 1, text_of(error))
 

@@ -4,17 +4,16 @@ pipeline has in memory (MET-1). Ages are counted to the time of the scrape.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from connector.config.settings import StreamConfig
 from connector.records.rejection import Reason
 from connector.reports.bridge_status import BridgeStatus
 from connector.reports.headroom import Headroom
+from connector.reports.series import NO_DURATIONS, Histogram, Kind, Sample, Series
 from connector.reports.stream_status import NONE_OPEN, OpenLetters
 from connector.state.jobs import MAINTENANCE, Job, JobKind
 from connector.state.stream_progress import Progress
@@ -24,52 +23,8 @@ from connector.watermarks.freshness import EndOffsets
 MAX_STREAM_PARTITIONS: Final = 1_000
 """So many live stream partitions of a stream have a series of their own, the oldest first."""
 
-BUCKETS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-"""The upper bounds of the buckets of durations."""
-
-
-Kind = Literal["counter", "gauge", "histogram"]
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """The declaration of a series. A counter is exported with the suffix `_total`."""
-
-    name: str
-    kind: Kind
-    labels: tuple[str, ...]
-    help: str
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """Durations in seconds: the number in each bucket of `BUCKETS_S`, and above."""
-
-    counts: tuple[int, ...] = (0,) * (len(BUCKETS_S) + 1)
-    sum: float = 0.0
-
-    def with_value(self, seconds: float) -> Histogram:
-        counts = list(self.counts)
-        counts[bisect_left(BUCKETS_S, seconds)] += 1
-        return Histogram(tuple(counts), self.sum + seconds)
-
-    @property
-    def cumulative(self) -> list[tuple[str, float]]:
-        """The buckets as OpenMetrics has them."""
-        bounds = [*(f"{bound:g}" for bound in BUCKETS_S), "+Inf"]
-        return list(zip(bounds, accumulate(self.counts), strict=True))
-
-
-class Sample(NamedTuple):
-    """A value of a series, with the values of its labels."""
-
-    series: Series
-    value: float | Histogram
-    labels: tuple[str, ...] = ()
-
-
 SERIES: Final[list[Series]] = []
-"""All series, in the order of the reference page."""
+"""All series of a pipeline, in the order of the reference page."""
 
 
 def _series(kind: Kind, name: str, text: str, labels: str = "") -> Series:
@@ -201,7 +156,7 @@ class StreamFigures:
     config: StreamConfig
     progress: Progress | None = None
     read_to: Mapping[int, int] = field(default_factory=dict)
-    batches: Histogram = Histogram()
+    batches: Histogram = NO_DURATIONS
     asked: EndOffsets | None = None
     refreshed_at: int | None = None
     letters: OpenLetters = NONE_OPEN
@@ -390,7 +345,7 @@ class ProcessFigures:
     def with_job(self, job: Job) -> ProcessFigures:
         """Return the figures after a job."""
         jobs, failed, failing = dict(self.jobs), dict(self.failed), dict(self.failing)
-        jobs[job.kind] = jobs.get(job.kind, Histogram()).with_value(job.duration_s)
+        jobs[job.kind] = jobs.get(job.kind, NO_DURATIONS).with_value(job.duration_s)
         failed[job.kind] = failed.get(job.kind, 0) + bool(job.error)
         if job.kind in MAINTENANCE:
             failing[job.stream, job.table] = bool(job.error)
@@ -407,7 +362,7 @@ class ProcessFigures:
         for series, value in self.usage.items():
             yield Sample(series, value)
         for kind in (JobKind.APPLY, JobKind.REBUILD, *MAINTENANCE):
-            yield Sample(JOBS, self.jobs.get(kind, Histogram()), (kind.value,))
+            yield Sample(JOBS, self.jobs.get(kind, NO_DURATIONS), (kind.value,))
             yield Sample(JOB_CPU, self.cpu_us.get(kind, 0) / 1_000_000, (kind.value,))
             yield Sample(FAILED_JOBS, self.failed.get(kind, 0), (kind.value,))
         for owner, is_failing in self.failing.items():

@@ -18,11 +18,10 @@ from connector.reports.metrics import (
     BROKER_FREE_BYTES,
     FREE_BYTES,
     ProcessFigures,
-    Sample,
-    Series,
     StreamFigures,
     TableFigures,
 )
+from connector.reports.series import Sample, Series
 from connector.services.status import (
     ASK_TIMEOUT_S,
     open_letters_of,

@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 from connector.errors import argument_invalid
 from connector.errors.spark import session_ended
 from connector.events import Event, Level, OnEvent, ignore
-from connector.reports.metrics import GC_SECONDS, HEAP_MAX, HEAP_USED, Series
+from connector.reports.metrics import GC_SECONDS, HEAP_MAX, HEAP_USED
+from connector.reports.series import Series
 from connector.text import is_secret
 
 GONE: Final = (Py4JNetworkError, ConnectionError, AttributeError)

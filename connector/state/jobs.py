@@ -68,11 +68,11 @@ class Job(Viewed):
     - `live_bytes` is the size of the newest version after a clean-up. `disk_bytes` also includes
       old versions and logs.
     - `rows_read` is the number of offsets of a batch, and of rows that an audit read.
-    - `rows_written` and `bytes_written` are those of the files that a batch, an apply or a rebuild
-      added. `deletes` is the number of rows that an apply removed.
-    - `bytes_read` is what an apply or a rebuild read of changelog and table.
-    - `cpu_us` is the processor time of an apply or a rebuild: that of its tasks on executors, and
-      of the Python thread that ran it.
+    - `rows_written` and `bytes_written` are those of the files that a batch or an apply added.
+      `deletes` is the number of rows that an apply removed.
+    - `bytes_read` is what an apply read of changelog and table.
+    - `cpu_us` is the processor time of an apply: that of its tasks on executors, and of the Python
+      thread that ran it.
     """
 
     kind: JobKind

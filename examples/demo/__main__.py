@@ -187,6 +187,8 @@ class Demo(Scenes):
         say(f"{connector} tail --limit 5")
         say(f"{connector} dead-letters list")
         say(f"{broker} stop {folder}")
+        say("# all of it in a browser; dead letters need the broker:")
+        say(f"{connector} serve")
 
     @property
     def config_file(self) -> Path:

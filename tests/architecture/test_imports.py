@@ -16,6 +16,7 @@ WITH_INPUT_AND_OUTPUT = {
     "cli",
     "clock",
     "events",
+    "console",
     "exporter",
     "jars",
     "kafka",

@@ -25,6 +25,7 @@ def test_every_pure_module_has_a_quick_test(module: str) -> None:
 
 def test_every_test_file_is_in_a_suite_that_runs() -> None:
     suites = {"unit", "property", "golden", "architecture", "spark", "integration", "faults", "e2e"}
+    suites |= {"incidents"}
     assert {
         path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")
     } <= suites

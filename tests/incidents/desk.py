@@ -23,7 +23,7 @@ from connector.errors import ConnectorError, TableError
 from connector.events import Event
 from connector.kafka import topics
 from connector.lake.state_reader import batch_with, table_state_of
-from connector.reports.metrics import Histogram, Sample
+from connector.reports.series import Histogram, Sample
 from connector.services import warehouses
 from connector.services.load_config import load_config
 from connector.services.metrics import Metrics

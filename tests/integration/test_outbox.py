@@ -23,8 +23,10 @@ from connector.kafka import (
     topics,
 )
 from connector.records.model import DataChange, Heartbeat
+from connector.reports.series import Histogram
 from tests.broker import NewTopic, jar_store
 from tests.unit.kafka.outbox_process import change
+from tests.unit.kafka.test_producer_errors import figures
 
 CHANGES = 20_000
 ROOT = Path(__file__).parents[2]
@@ -152,6 +154,35 @@ def test_a_topic_that_was_created_again_gets_no_heartbeat_of_the_outbox(
     with ChangeConsumer(kafka, topic, bounded=True) as consumer:
         records = [one.record for one in consumer if isinstance(one, ConsumerRecord)]
     assert not any(isinstance(one, Heartbeat) for one in records)
+
+
+def test_the_figures_of_a_producer_tell_an_outage(tmp_path: Path) -> None:
+    """MET-1: what waits and since when, while the broker is away, and that all was acknowledged."""
+    with LocalBroker.start(tmp_path / "broker", jar_store()) as broker:
+        kafka = KafkaConfig(broker.bootstrap_servers)
+        topics.create_topic(kafka, "t", kafka_partitions=1)
+        with ChangeProducer(kafka, "t", outbox=tmp_path / "outbox.db") as producer:
+            producer.send(change(0))
+            producer.flush()
+            broker.kill()
+            began = time.monotonic()
+            for number in range(1, 20):
+                producer.send(change(number))
+            producer.poll(2)
+            values = figures(producer)
+            assert values["outbox_records"] == 19
+            oldest_s = values["outbox_oldest_age_seconds"]
+            assert isinstance(oldest_s, float)
+            assert 1 < oldest_s <= time.monotonic() - began + 0.1
+            broker.restart()
+            producer.flush()
+            values = figures(producer)
+    assert values["outbox_records"] == values["outbox_oldest_age_seconds"] == 0
+    assert values["delivered_records"] == 20
+    acknowledged = values["acknowledgement_seconds"]
+    assert isinstance(acknowledged, Histogram)
+    assert sum(acknowledged.counts) == 20 + producer.announced
+    assert acknowledged.sum > oldest_s, "messages of the outage waited in the client"
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def public() -> dict[str, griffe.Object]:
 def test_the_page_names_each_public_module() -> None:
     packages = (
         *("connector", "connector.values", "connector.kafka", "connector.spark"),
-        "connector.services",
+        *("connector.services", "connector.exporter"),
     )
     assert (*packages, "connector.errors") == tuple(MODULES)
 

@@ -12,8 +12,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from connector.errors import ConfigError
 from connector.exporter import exporting
-from connector.reports.metrics import SERIES
+from connector.kafka import ChangeProducer
 from connector.services.metrics import Metrics
+from tests.unit.kafka.test_producer_errors import change
+from tests.unit.mock_cluster import FACTS, running_cluster
 from tests.unit.services.test_metrics import running
 
 TABLES = [f"t{number}" for number in range(200)]
@@ -30,10 +32,11 @@ def scraped(port: int) -> str:
 
 
 def test_a_scrape_is_openmetrics_with_the_declared_series() -> None:
-    """MET-1: a parser of the standard reads it. Each declared series has its text and its kind."""
-    with exporting(running(["t0"]), "127.0.0.1", 0) as port:
+    """MET-1: a parser of the standard reads it. Each series has its text and its kind."""
+    metrics = running(["t0"])
+    with exporting(metrics, "127.0.0.1", 0) as port:
         families = {found.name: found for found in text_string_to_metric_families(scraped(port))}
-    for series in SERIES:
+    for series in {sample.series for sample in metrics.samples()}:
         family = families[series.name]
         assert (family.type, family.documentation) == (series.kind, series.help)
         for sample in family.samples:
@@ -56,6 +59,27 @@ def test_a_scrape_of_200_tables_takes_less_than_100_ms() -> None:
             took.append(time.process_time() - began)
     assert text.count("lowmark_table_age_seconds{") == 200
     assert min(took) < 0.1, took
+
+
+def test_the_figures_of_a_producer_are_served_while_it_sends() -> None:
+    """MET-1: the thread of the server asks, and the values are those of the producer."""
+    with running_cluster() as cluster:
+        cluster.create_topic("t", FACTS.kafka_partitions)
+        with (
+            ChangeProducer(cluster.kafka, FACTS) as producer,
+            exporting(producer, "127.0.0.1", 0) as port,
+        ):
+            for number in range(300):
+                producer.send(change(number))
+                if number % 100 == 0:
+                    assert 'lowmark_producer_queued_messages{topic="t"}' in scraped(port)
+            producer.flush()
+            text = scraped(port)
+    messages = 300 + 2 * producer.announced
+    assert 'lowmark_producer_delivered_records_total{topic="t"} 300.0' in text
+    assert f'lowmark_producer_acknowledgement_seconds_count{{topic="t"}} {messages}.0' in text
+    assert 'lowmark_producer_queued_messages{topic="t"} 0.0' in text
+    assert "outbox" not in text
 
 
 def test_an_address_that_is_taken_is_an_error() -> None:

@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +39,7 @@ from connector.kafka.produce.results import OnDelivery, Results, Sent
 from connector.kafka.sending import SendError, SendQueue, is_unknown, text_of
 from connector.records.codec import ChangeRecord, Schemas, body_of, decode, frame
 from connector.records.model import DataChange, Heartbeat, Mutation, Record, Truncate
+from connector.reports.series import STORED, STORED_AGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from connector.kafka.client import SafeProducer
     from connector.kafka.topics import TopicFacts
     from connector.kafka.transactions import HeaderList
+    from connector.reports.series import Histogram, Series
     from connector.validation import Limits
 
 LEAST_MAX_BYTES: Final = 100_000
@@ -150,6 +153,33 @@ class _Callbacks:
             del self._firsts[:settled], self._values[:settled]
 
 
+class _Arrivals:
+    """When records were stored. A mark is a number, and the time before which no record with it or
+    a larger one was stored. Marks are 0.1 s apart, or 1 % of the age of the first one, so there are
+    few, and an age may be that much too high.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._marks = [(number, time.monotonic())]
+
+    def add(self, number: int) -> None:
+        """Register a record. Numbers ascend."""
+        now, marks = time.monotonic(), self._marks
+        if now - marks[-1][1] >= max(0.1, (now - marks[0][1]) / 100):
+            marks.append((number, now))
+
+    def age_of(self, number: int) -> float:
+        """The age of a record, also while another thread calls the other methods."""
+        return time.monotonic() - self._from(number)[0][1]
+
+    def forget_below(self, number: int) -> None:
+        self._marks = self._from(number)
+
+    def _from(self, number: int) -> list[tuple[int, float]]:
+        marks = self._marks
+        return marks[max(0, bisect_right(marks, number, key=itemgetter(0)) - 1) :]
+
+
 class OutboxQueue:
     """The send queue of a producer with an outbox. It has the methods of `SendQueue`."""
 
@@ -179,6 +209,7 @@ class OutboxQueue:
         self._noted: dict[int, Row] = {}  # in flight: all but plain changes of this process
         self._repeated: set[int] = set()  # acknowledged, and sent again behind an earlier record
         self._callbacks = _Callbacks()
+        self._arrivals = _Arrivals(self._file.first)
         self._acknowledged_at = 0.0
         self._delivered: dict[str, Heartbeat] = {}
         self._settled = 0
@@ -195,6 +226,12 @@ class OutboxQueue:
     def backlog(self) -> int:
         """The number of records that are not acknowledged."""
         return self._file.next - self._next + len(self._in_flight)
+
+    def figures(self) -> dict[Series, float | Histogram]:
+        """The values of its series (MET-1). Any thread may ask."""
+        stored, oldest = max(0, self.backlog), next(iter(list(self._in_flight)), self._next)
+        age_s = self._arrivals.age_of(oldest) if stored else 0.0
+        return {**self._queue.figures(), STORED: stored, STORED_AGE: age_s}
 
     @property
     def last_error(self) -> str:
@@ -270,6 +307,7 @@ class OutboxQueue:
                 assert isinstance(item.record, Mutation)
                 item.delivery.stored(row.number, item.record.commit_timestamp)
             self._callbacks.add(row.number, item.on_delivery)
+            self._arrivals.add(row.number)
             if row.kind == Kind.HEARTBEAT:
                 assert isinstance(item.record, Heartbeat)
                 self.store_position(item.record)
@@ -453,6 +491,7 @@ class OutboxQueue:
                 return False
             self._delivered.clear()
             self._callbacks.forget_below(first)
+            self._arrivals.forget_below(first)
             self._results.stored_upto(first)
             self._failure = ""
         self._settled = 0

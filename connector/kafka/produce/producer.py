@@ -42,6 +42,7 @@ from connector.records.model import (
     Release,
     Truncate,
 )
+from connector.reports.series import DELIVERED, UNDELIVERED, Sample
 from connector.validation import Limits
 from connector.watermarks.heartbeat_schedule import FORGOTTEN_S, HeartbeatSchedule
 
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class ChangeProducer:
-    """Publishes to one change topic. Not thread-safe, except `hold_release`.
+    """Publishes to one change topic. Not thread-safe, except `hold_release` and `samples`.
 
     A stream partition must have only one producer at a time: ingest reports a second one (PUB-4).
     Use it as a context manager: at the end of the block, it flushes and closes. If the program ends
@@ -209,6 +210,17 @@ class ChangeProducer:
     @property
     def heartbeats(self) -> int:
         return self._heartbeats.count
+
+    def samples(self) -> list[Sample]:
+        """Return the samples of its series, for `connector.exporter.exporting` (MET-1). Any thread
+        may call it, and only memory is read.
+        """
+        results = self._results
+        own = {DELIVERED: results.delivered, UNDELIVERED: results.failed}
+        return [
+            Sample(series, value, (self.topic,))
+            for series, value in (self._queue.figures() | own).items()
+        ]
 
     def send(
         self, record: Record, headers: Headers = (), on_delivery: OnDelivery | None = None

@@ -1,4 +1,4 @@
-"""What ingest asks for: Kafka, the clock and the requests of operators, as functions."""
+"""The functions that ingest needs from Kafka, the clock and the requests of operators."""
 
 from __future__ import annotations
 

@@ -17,10 +17,14 @@ from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Self
+from unittest import mock
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connector.config.settings import KafkaConfig
 from connector.errors import (
@@ -49,6 +53,7 @@ from connector.records.model import (
 )
 from tests.unit import mock_cluster
 from tests.unit.kafka.outbox_process import FACTS, STEPS, change
+from tests.unit.kafka.test_producer_errors import figures
 from tests.unit.mock_cluster import QUICK_FETCH, MockCluster, running_cluster
 
 SETTINGS = {"reconnect.backoff.max.ms": "100", "linger.ms": "5"}
@@ -283,6 +288,64 @@ def test_no_estimate_is_above_a_change_in_the_outbox(cluster: MockCluster, new: 
         if isinstance(one, DataChange) and one.commit_timestamp > 30
     }
     assert estimates == {31: 0, 41: 32, 51: 41, 61: 46}
+
+
+def test_the_outbox_says_how_many_records_wait_and_for_how_long(
+    cluster: MockCluster, new: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MET-1: also those of an earlier process, from the start of this one."""
+    now, real = [0.0], time.monotonic
+    monkeypatch.setattr(outbox, "time", SimpleNamespace(monotonic=lambda: real() + now[0]))
+
+    def waits(producer: ChangeProducer) -> tuple[object, object]:
+        values = figures(producer)
+        return values["outbox_records"], values["outbox_oldest_age_seconds"]
+
+    leave(cluster, new, 5)
+    cluster.stop()
+    with new() as producer:
+        assert waits(producer) == (6, pytest.approx(0, abs=5)), "with the last heartbeat"
+        now[0] += 1000
+        send_all(producer, range(5, 10))
+        assert waits(producer) == (11, pytest.approx(1000, abs=5))
+        cluster.start()
+        producer.flush()
+        assert waits(producer) == (0, 0)
+        cluster.stop()
+        now[0] += 1000
+        for number in range(10, 20):
+            producer.send(change(number))
+            now[0] += 100
+        assert waits(producer) == (10, pytest.approx(1000, abs=5))
+        cluster.start()
+        producer.flush()
+        values = figures(producer)
+    assert values["outbox_records"] == values["queued_messages"] == 0
+    assert values["delivered_records"] == 15, "those of this process"
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 200)), min_size=1, max_size=300))
+def test_the_age_of_a_record_in_the_outbox_is_hardly_too_high(
+    batches: list[tuple[int, float]],
+) -> None:
+    """MET-1: by the distance of two marks, which are few."""
+    now, stored_at, number = [0.0], dict[int, float](), 1
+    with mock.patch.object(outbox, "time", SimpleNamespace(monotonic=lambda: now[0])):
+        arrivals = outbox._Arrivals(1)
+        for count, pause_s in batches:
+            for _ in range(count):
+                arrivals.add(number)
+                stored_at[number] = now[0]
+                number += 1
+            now[0] += pause_s
+        for each, at in stored_at.items():
+            too_high = arrivals.age_of(each) - (now[0] - at)
+            assert -1e-6 <= too_high <= max(0.1, at / 100) + 1e-6
+        oldest = number // 2
+        if oldest:
+            age = arrivals.age_of(oldest)
+            arrivals.forget_below(oldest)
+            assert arrivals.age_of(oldest) == age
 
 
 @pytest.mark.systems

@@ -25,6 +25,7 @@ from connector.records.model import (
     Truncate,
     WriteStreamOffset,
 )
+from connector.reports.series import Histogram
 from connector.validation import Limits
 from tests.unit import mock_cluster
 from tests.unit.mock_cluster import DEAD, FACTS, MockCluster
@@ -81,6 +82,46 @@ def test_a_refused_record_is_reported_and_can_be_sent_again(cluster: MockCluster
         for record in producer.undelivered():
             producer.send(record)
         producer.send(Heartbeat("p", 5))
+
+
+def figures(producer: ChangeProducer) -> dict[str, float | Histogram]:
+    """The samples of a producer by series, without its prefix."""
+    assert {sample.labels for sample in producer.samples()} == {("t",)}
+    return {
+        sample.series.name.removeprefix("lowmark_producer_"): sample.value
+        for sample in producer.samples()
+    }
+
+
+@pytest.mark.parametrize(
+    "error", [mock_cluster.MESSAGE_TOO_LARGE, mock_cluster.OUT_OF_ORDER_SEQUENCE]
+)
+def test_each_message_is_queued_or_acknowledged_or_failed(cluster: MockCluster, error: int) -> None:
+    """MET-1: also after a fatal error, which leaves messages without a report. A failure stays in
+    the counter when its record is delivered at last.
+    """
+    with CopyingProducer(cluster.kafka, FACTS, settings={"linger.ms": "100"}) as producer:
+        producer.send(change(0))
+        producer.flush()
+        cluster.answer_with(mock_cluster.PRODUCE, *[error] * 5)
+        for number in range(1, 20):
+            producer.send(change(number))
+        queued = figures(producer)
+        assert (queued["queued_messages"], queued["failed_messages"]) == (19, 0)
+        with pytest.raises(DeliveryError, match="were not delivered"):
+            producer.flush(30)
+        failed = len(producer.undelivered())
+        assert figures(producer)["failed_messages"] == failed
+        assert figures(producer)["undelivered_records"] == failed
+        cluster.answer_with(mock_cluster.PRODUCE)
+        send_again_what_failed(producer)
+        values = figures(producer)
+    acknowledged = values.pop("acknowledgement_seconds")
+    assert isinstance(acknowledged, Histogram)
+    assert sum(acknowledged.counts) >= 20
+    assert 0 < acknowledged.sum < 60
+    assert values.pop("failed_messages") >= failed  # type: ignore[operator]
+    assert values == {"queued_messages": 0, "delivered_records": 20, "undelivered_records": 0}
 
 
 @pytest.mark.parametrize("transactional_id", [None, "x"])

@@ -6,17 +6,23 @@ import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connector.config.settings import StreamConfig
 from connector.reports.headroom import Headroom
 from connector.reports.metrics import (
-    BUCKETS_S,
     MAX_STREAM_PARTITIONS,
     SERIES,
-    Histogram,
     ProcessFigures,
     StreamFigures,
     TableFigures,
+)
+from connector.reports.series import (
+    BUCKETS_S,
+    NO_ACKNOWLEDGEMENTS,
+    PRODUCER_SERIES,
+    Histogram,
 )
 from connector.reports.stream_status import OpenLetters
 from connector.state.jobs import Job, JobKind
@@ -59,14 +65,15 @@ def test_names_follow_the_rules_of_prometheus() -> None:
     """MET-1: base units, no suffix of a counter in a declaration, labels of the allowed set, and a
     text for each series.
     """
-    assert len({series.name for series in SERIES}) == len(SERIES)
-    for series in SERIES:
+    names = [series.name for series in (*SERIES, *PRODUCER_SERIES)]
+    assert len(set(names)) == len(names)
+    for series in (*SERIES, *PRODUCER_SERIES):
         assert re.fullmatch(r"lowmark_[a-z_]+", series.name)
         assert not re.search(
             r"_(total|ms|us|minutes|hours|days|kb|mb|ratio_percent)\b", series.name
         )
         assert set(series.labels) <= {
-            *("stream", "table", "kafka_partition", "stream_partition", "reason", "kind"),
+            *("stream", "table", "kafka_partition", "stream_partition", "reason", "kind", "topic"),
         }
         assert series.help.endswith(".")
         if series.kind == "histogram":
@@ -149,6 +156,7 @@ def test_the_samples_of_a_table() -> None:
     figures = TableFigures("s", state, 60, OpenLetters(2), cleaned)
     values = by_name(figures.samples("t", progress, NOW))
     assert values == {
+        ("table_is_stopped", "t"): 0,
         ("table_bound_seconds", "t"): 60,
         ("table_live_bytes", "t"): 10,
         ("table_disk_bytes", "t"): 30,
@@ -169,7 +177,8 @@ def test_the_samples_of_a_table() -> None:
     assert values["table_removed_rows", "t"] == 4
     assert values["table_written_bytes", "t"] == 10
     assert values["table_disk_bytes", "t"] == 30, "an apply is no clean-up"
-    assert by_name(TableFigures("s").samples("t", progress, NOW)) == {}
+    stopped = TableFigures("s", is_stopped=True).samples("t", progress, NOW)
+    assert by_name(stopped) == {("table_is_stopped", "t"): 1}
 
 
 def test_the_samples_of_the_process() -> None:
@@ -192,13 +201,16 @@ def test_the_samples_of_the_process() -> None:
     assert by_name(repaired.samples(NOW))["maintenance_is_failing", "s", ""] == 0
 
 
-@pytest.mark.parametrize("seconds", [0.0, *BUCKETS_S, 0.3, 10_000.0])
-def test_a_duration_is_in_each_bucket_that_is_not_below_it(seconds: float) -> None:
+@pytest.mark.parametrize("empty", [Histogram(), NO_ACKNOWLEDGEMENTS])
+@given(durations=st.lists(st.floats(0, 10_000) | st.sampled_from(BUCKETS_S)))
+def test_a_duration_is_in_each_bucket_that_is_not_below_it(
+    empty: Histogram, durations: list[float]
+) -> None:
     """MET-1: the buckets of OpenMetrics are cumulative, and a bound belongs to its bucket."""
-    counted = Histogram().with_value(seconds)
-    assert counted.sum == seconds
+    counted = empty.with_values(durations)
+    assert counted.sum == pytest.approx(sum(durations))
     for bound, count in counted.cumulative:
-        assert count == (seconds <= float(bound))
+        assert count == sum(seconds <= float(bound) for seconds in durations)
 
 
 def test_the_series_of_stream_partitions_are_bounded() -> None:

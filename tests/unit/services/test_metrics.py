@@ -19,7 +19,7 @@ from connector import (
 )
 from connector.clock import now_us
 from connector.events import Event, info, warning
-from connector.reports.metrics import Histogram
+from connector.reports.series import Histogram
 from connector.services.metrics import Metrics
 from connector.state.jobs import Job, JobKind
 from connector.state.stream_progress import Progress
