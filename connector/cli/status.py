@@ -27,6 +27,7 @@ from connector.cli.terminal import (
 from connector.errors import ConnectorError
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
+from connector.reports.headroom import least
 from connector.reports.reasons import exit_code
 from connector.reports.source_status import facts_of_checks
 from connector.reports.stream_status import StreamStatus
@@ -57,8 +58,8 @@ def command(ctx: click.Context, *, as_json: bool, watch: bool, check: bool) -> i
     """Show the progress of each stream, the age of each table, and open dead letters.
 
     The command reads the warehouse; the lag is from the last check of Kafka by ingest. The command
-    asks Kafka only for the state of dead letters. If a stream or table cannot be read, it shows the
-    others and the error.
+    asks Kafka only for the state of dead letters, for the headroom, and for the folder of a local
+    broker. If a stream or table cannot be read, it shows the others and the error.
     """
     if check:
         return _check(ctx, as_json=as_json, watch=watch)
@@ -112,6 +113,14 @@ def _print(report: StatusReport) -> None:
     for text, of_streams in by_text.items():
         names = f" of {', '.join(of_streams)}" if len(by_text) > 1 else ""
         show_fact(f"pipeline{names}", text, 0)
+    disks = {"warehouse": report.warehouse_free_bytes, "broker": report.broker_free_bytes}
+    free = [
+        f"{size / 2**30:,.1f} GiB for the {name}"
+        for name, size in disks.items()
+        if size is not None
+    ]
+    if free:
+        show_fact("free space", ", ".join(free), 0)
     _print_reasons(report)
     out("")
     for stream in report.streams.values():
@@ -213,6 +222,10 @@ def _progress_facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         offsets = counted(stream.lag or 0, "offset")
         read = _ago(stream.now, stream.topic_read_at)
         yield "lag", f"{offsets} at the last check of Kafka, {read}"
+    if (first := least(stream.headroom or ())) is not None:
+        kept = duration(first.left_s(stream.now))
+        where = f"offset {first.offset} of Kafka partition {first.kafka_partition}"
+        yield "headroom", f"{kept} until Kafka may delete {where}, which ingest lacks"
     if (low := stream.low_watermark) is not None:
         yield "complete below", f"{view_of_time(low)}, {_ago(stream.now, low)}"
     if stream.horizon:

@@ -1,6 +1,6 @@
 """Which offsets a reader of committed transactions can see: for the audit those without changelog
 rows (TBL-6), to check a configuration the newest ones (OPS-1), and those that open transactions
-hide (OPS-5).
+hide (OPS-5), and how long Kafka keeps those that ingest lacks (RUN-7).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from connector.records.codec import Schemas, confluent_id, decode
 from connector.records.model import MAX_INT
 from connector.records.rejection import Rejection
 from connector.reports.audit import Range, Ranges, TopicCheck, common, without
+from connector.reports.headroom import Headroom
 from connector.state.stream_progress import OpenTransaction
 
 if TYPE_CHECKING:
@@ -99,6 +100,43 @@ def open_transactions(kafka: KafkaConfig, facts: TopicFacts) -> list[OpenTransac
         count, since = ends[number] - offset, record.record_timestamp
         transactions.append(OpenTransaction(number, offset, count, since, name))
     return transactions
+
+
+def first_arrivals(
+    kafka: KafkaConfig, facts: TopicFacts, first: Mapping[int, int], *, at_most: int | None = None
+) -> dict[int, int]:
+    """Return the time of arrival (µs), by Kafka partition, of the first record from the offset
+    `first` on whose record timestamp is believed, among `at_most` offsets. None: among all.
+    """
+    arrivals: dict[int, int] = {}
+    ends = topics.end_offsets(kafka, facts)
+    errors = client.LastError()
+    with closing(client.consumer(kafka, errors, {"group.id": client.READER, **_SMALL})) as consumer:
+        for number, offset in first.items():
+            end = ends[number] if at_most is None else min(ends[number], offset + at_most)
+            ranges = {number: (offset, end)}
+            for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
+                if (arrived := client.arrival_of(message)) is not None:
+                    arrivals[number] = arrived
+                    break
+    return arrivals
+
+
+def headrooms(
+    kafka: KafkaConfig, facts: TopicFacts, read_to: Mapping[int, int], ends: Mapping[int, int]
+) -> tuple[Headroom, ...]:
+    """Return the headroom of each Kafka partition that ingest has read to less than its end offset
+    (RUN-7). A topic without a retention has none. Raises `BrokerError`.
+    """
+    behind = [number for number, end in ends.items() if read_to.get(number, 0) < end]
+    if facts.retention_ms < 0 or not behind:
+        return ()
+    first = topics.beginning_offsets(kafka, facts)
+    unread = {number: max(read_to.get(number, 0), first[number]) for number in behind}
+    return tuple(
+        Headroom(number, unread[number], arrived, arrived + facts.retention_ms * 1000)
+        for number, arrived in first_arrivals(kafka, facts, unread).items()
+    )
 
 
 def _spans(number: int, ranges: Ranges) -> Iterator[tuple[int, int, int]]:

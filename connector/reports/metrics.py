@@ -12,6 +12,7 @@ from typing import Final
 from connector.config.settings import StreamConfig
 from connector.records.rejection import Reason
 from connector.reports.bridge_status import BridgeStatus
+from connector.reports.headroom import Headroom
 from connector.reports.series import NO_DURATIONS, Histogram, Kind, Sample, Series
 from connector.reports.stream_status import NONE_OPEN, OpenLetters
 from connector.state.jobs import MAINTENANCE, Job, JobKind
@@ -38,6 +39,9 @@ RUNNING = _gauge("running", "1 while the pipeline ingests and applies, else 0.")
 LAST_ERROR_AGE = _gauge("last_error_age_seconds", "Time since the last error of a code.", "reason")
 WARNINGS = _counter("warnings", "Warnings in the log, by code.", "reason")
 FREE_BYTES = _gauge("warehouse_free_bytes", "Free space of the disk of a local warehouse.")
+BROKER_FREE_BYTES = _gauge(
+    "broker_free_bytes", "Free space of the disk of the brokers of this machine."
+)
 HEAP_USED = _gauge("jvm_heap_used_bytes", "Used heap of the Spark driver.")
 HEAP_MAX = _gauge("jvm_heap_max_bytes", "Largest heap of the Spark driver.")
 GC_SECONDS = _counter("jvm_gc_seconds", "Time of the garbage collections of the Spark driver.")
@@ -50,6 +54,14 @@ REFRESH_AGE = _gauge(
 LAG = _gauge("stream_lag_offsets", "Offsets that were not ingested.", "stream kafka_partition")
 LAG_SECONDS = _gauge(
     "stream_lag_seconds", "What arrived in Kafka so long ago, or before, was ingested.", "stream"
+)
+HEADROOM = _gauge(
+    "stream_headroom_seconds",
+    "Time until Kafka may delete the first record that ingest lacks.",
+    "stream kafka_partition",
+)
+RETENTION = _gauge(
+    "stream_retention_seconds", "How long the topic keeps records, if not for ever.", "stream"
 )
 CHANGES = _counter("stream_changes", "Changes in the changelog.", "stream")
 CONTROL = _counter("stream_control_records", "Control records, such as heartbeats.", "stream")
@@ -138,7 +150,7 @@ MAINTENANCE_FAILING = _gauge(
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
     """A stream: its newest progress, the offsets that ingest has read to, the last answers of
-    Kafka, and the last audit.
+    Kafka, and the last audit. `is_low`: the headroom was low at the last answer.
     """
 
     config: StreamConfig
@@ -150,6 +162,16 @@ class StreamFigures:
     letters: OpenLetters = NONE_OPEN
     bridge: BridgeStatus | None = None
     audit: Job | None = None
+    headroom: tuple[Headroom, ...] = ()
+    retention_ms: int = -1
+    is_low: bool = False
+
+    def with_headroom(
+        self, headroom: tuple[Headroom, ...], retention_ms: int, at: int
+    ) -> StreamFigures:
+        """Return the figures after the headroom was asked for at the time `at` (µs)."""
+        is_low = any(of_partition.is_low(at) for of_partition in headroom)
+        return replace(self, headroom=headroom, retention_ms=retention_ms, is_low=is_low)
 
     def answered(
         self, asked: EndOffsets, letters: OpenLetters, bridge: BridgeStatus | None
@@ -179,6 +201,12 @@ class StreamFigures:
         if self.asked is not None:
             for number, end in self.asked.ends.items():
                 yield Sample(LAG, max(0, end - self.read_to.get(number, 0)), (name, str(number)))
+            for of_partition in self.headroom:
+                number = of_partition.kafka_partition
+                if self.read_to.get(number, 0) <= of_partition.offset:
+                    yield Sample(HEADROOM, of_partition.left_s(now), (name, str(number)))
+            if self.retention_ms >= 0:
+                yield Sample(RETENTION, self.retention_ms / 1000, of_stream)
             yield from self._asked_samples(now)
         yield Sample(BATCHES, self.batches, of_stream)
         if self.progress is not None:

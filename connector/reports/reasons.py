@@ -8,6 +8,7 @@ from typing import Final
 
 from connector.errors import TableError
 from connector.records.views import Viewed
+from connector.reports.headroom import least
 from connector.reports.pipeline_status import PipelineStatus, text_of_waiting
 from connector.reports.source_status import recent_two_producers
 from connector.reports.stream_status import StreamStatus
@@ -20,11 +21,12 @@ WAITS_LONG_US: Final = 300_000_000
 """A pipeline that has waited for Kafka, a registry or a store for so long needs a person."""
 
 CODES: Final = (
-    *("PIPELINE_DOWN", "UNREADABLE", "TABLE_STOPPED", "PIPELINE_WAITS", "BRIDGE_DOWN"),
-    *("RECORDS_HIDDEN", "TABLE_STALE", "WATERMARK_STALLED", "WATERMARK_UNKNOWN"),
+    *("HEADROOM", "PIPELINE_DOWN", "UNREADABLE", "TABLE_STOPPED", "PIPELINE_WAITS"),
+    *("BRIDGE_DOWN", "RECORDS_HIDDEN", "TABLE_STALE", "WATERMARK_STALLED", "WATERMARK_UNKNOWN"),
     *("KEY_RANGE_UNCOVERED", "UNDECLARED", "NEVER_SEEN", "CHANGES_WAIT", "BRIDGE_WAITS"),
-    *("DEAD_LETTERS", "ROWS_BLOCKED", "RELEASES_WITHHELD", "TRANSACTIONS_INCOMPLETE"),
-    *("AUDIT_FAILED", "JOB_FAILED", "MAINTENANCE_FAILED", "RELOAD_REFUSED", "TWO_PRODUCERS"),
+    *("DEAD_LETTERS", "LOSS_UNCONFIRMED", "ROWS_BLOCKED", "RELEASES_WITHHELD"),
+    *("TRANSACTIONS_INCOMPLETE", "AUDIT_FAILED", "JOB_FAILED", "MAINTENANCE_FAILED"),
+    *("RELOAD_REFUSED", "TWO_PRODUCERS"),
     *("PIPELINE_UNKNOWN", "STORE_UNREACHABLE", "LETTERS_UNKNOWN"),
 )
 """The codes of all reasons, the most urgent first."""
@@ -132,6 +134,9 @@ def _of_watermark(stream: StreamStatus) -> Iterator[tuple[str, str]]:
 
 
 def _of_records(stream: StreamStatus) -> Iterator[tuple[str, str]]:
+    low = least(h for h in stream.headroom or () if h.is_low(stream.now))
+    if low is not None:
+        yield "HEADROOM", low.describe(stream.now)
     letters = stream.dead_letters
     if letters.count and letters.is_known:
         since = stream.now if letters.since is None else letters.since

@@ -12,6 +12,7 @@ from connector.config.settings import StreamConfig
 from connector.dead_letters.ledger import ExternalDeadLetters, Totals
 from connector.records.views import Flat, Hidden, Named, Shown, Time, Viewed, view_of_time
 from connector.reports.bridge_status import BridgeStatus
+from connector.reports.headroom import Headroom
 from connector.reports.source_status import hints_of_checks
 from connector.reports.write_stream_status import NONE_RELEASED, ReleaseReport, release_report
 from connector.state.accepted_losses import AcceptLoss
@@ -86,6 +87,8 @@ class StreamStatus(Viewed):
     open_transactions   the transactions in Kafka that hid records at `topic_read_at`
     losses              the records that Kafka deleted unread and that were given up, and the tables
                         that were confirmed since (RUN-7)
+    headroom            until when Kafka keeps the first records that ingest lacks (RUN-7). None:
+                        Kafka does not answer
     bridge              how far its source is published (SRC-8); None: it has no source
     """
 
@@ -119,6 +122,7 @@ class StreamStatus(Viewed):
     write_streams: ReleaseReport = NONE_RELEASED
     open_transactions: tuple[OpenTransaction, ...] = ()
     losses: tuple[AcceptLoss, ...] = ()
+    headroom: tuple[Headroom, ...] | None = None
     bridge: BridgeStatus | None = None
 
     @property

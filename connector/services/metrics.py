@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,17 +11,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from connector.clock import now_us
-from connector.config.storage import is_local
 from connector.errors import BrokerError, TableError, TopicError
-from connector.events import Event, OnEvent
+from connector.events import Event, OnEvent, warning
+from connector.reports.headroom import least
 from connector.reports.metrics import (
+    BROKER_FREE_BYTES,
     FREE_BYTES,
     ProcessFigures,
     StreamFigures,
     TableFigures,
 )
 from connector.reports.series import Sample, Series
-from connector.services.status import ASK_TIMEOUT_S, open_letters_of
+from connector.services.status import (
+    ASK_TIMEOUT_S,
+    open_letters_of,
+    warehouse_free_bytes,
+)
 from connector.services.warehouses import warehouse_of
 from connector.state.jobs import Job, JobKind
 from connector.state.overrides import bound_in_force
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from connector.state.table_state import TableState
 
 REFRESH_EVERY_S: Final = 30.0
+Usage = Callable[[], Mapping[Series, float]]
 
 
 class Metrics:
@@ -129,18 +134,26 @@ class Metrics:
     def refreshing(
         self,
         config: ConnectorConfig,
-        usage: Callable[[], Mapping[Series, float]],
+        usage: Usage | None,
+        on_event: OnEvent,
         stopped: Callable[[], Collection[str]] = tuple,
     ) -> Iterator[None]:
         """Ask Kafka, the disk, `usage`, which returns what the JVM uses, and `stopped`, which
         returns the stopped tables, every 30 seconds during the block. While one does not answer,
-        its values stay.
+        its values stay. Without `usage`, the metrics have no reader: then only the headroom is
+        asked for, to warn of it (RUN-7).
         """
         stop = threading.Event()
 
         def work() -> None:
             while True:
-                self._refresh(config, usage, stopped())
+                if usage is not None:
+                    self._refresh(config, usage, stopped())
+                for stream in config.streams.values():
+                    if stop.is_set():
+                        return
+                    with suppress(BrokerError, TopicError, TableError):
+                        self._ask(config, stream, on_event, is_measured=usage is not None)
                 if stop.wait(REFRESH_EVERY_S):
                     return
 
@@ -152,19 +165,17 @@ class Metrics:
             stop.set()
             thread.join()
 
-    def _refresh(
-        self,
-        config: ConnectorConfig,
-        usage: Callable[[], Mapping[Series, float]],
-        stopped: Collection[str],
-    ) -> None:
+    def _refresh(self, config: ConnectorConfig, usage: Usage, stopped: Collection[str]) -> None:
+        from connector.kafka.local.folder import free_bytes
         from connector.lake.jobs import History
         from connector.lake.overrides import Overrides
 
         used, warehouse = dict(usage()), warehouse_of(config)
-        if is_local(warehouse):
-            with suppress(OSError):
-                used[FREE_BYTES] = shutil.disk_usage(warehouse).free
+        if (free := warehouse_free_bytes(config)) is not None:
+            used[FREE_BYTES] = free
+        with suppress(BrokerError):
+            if (free := free_bytes(config.kafka, ASK_TIMEOUT_S)) is not None:
+                used[BROKER_FREE_BYTES] = free
         self._change(lambda process: replace(process, usage={**process.usage, **used}))
         bounds: Mapping[str, int] = {}
         with suppress(TableError):
@@ -181,17 +192,28 @@ class Metrics:
                 with self._lock:
                     audit = newest.get(JobKind.AUDIT)
                     self._streams[name] = replace(self._streams[name], audit=audit)
-        for stream in config.streams.values():
-            with suppress(BrokerError, TopicError, TableError):
-                self._ask(config, stream)
 
-    def _ask(self, config: ConnectorConfig, stream: StreamConfig) -> None:
-        from connector.kafka import topics
+    def _ask(
+        self, config: ConnectorConfig, stream: StreamConfig, on_event: OnEvent, *, is_measured: bool
+    ) -> None:
+        from connector.kafka import client, topics
         from connector.kafka.bridge.status import bridge_status
+        from connector.kafka.probe_offsets import headrooms
 
         at, name = now_us(), stream.name
-        facts = topics.describe(config.kafka, stream.topic)
+        admin = client.admin(config.kafka, ASK_TIMEOUT_S)
+        facts = topics.describe(config.kafka, stream.topic, admin)
         asked = EndOffsets(at, topics.high_watermarks(config.kafka, facts))
+        with self._lock:
+            read_to = self._streams[name].read_to
+        headroom = headrooms(config.kafka, facts, read_to, asked.ends)
+        with self._lock:
+            before = self._streams[name]
+            self._streams[name] = after = before.with_headroom(headroom, facts.retention_ms, at)
+        if (lowest := least(headroom)) and after.is_low and not before.is_low:
+            on_event(warning("HEADROOM", lowest.describe(at), stream=name))
+        if not is_measured:
+            return
         with self._lock:
             progress = self._streams[name].progress or Progress()
             states = {

@@ -276,17 +276,12 @@ class _Run:
 
     @contextmanager
     def _measuring(self, spark: SparkSession, pipeline: Pipeline) -> Iterator[None]:
-        """Ask for what is not in memory during the block, if the metrics have a reader."""
-        if not self.is_measured:
-            yield
-            return
+        """Ask for what is not in memory during the block, and warn of a low headroom."""
         from connector.spark.jvm import jvm_usage
 
-        usage = partial(jvm_usage, spark)
-        with (
-            self.metrics.running(),
-            self.metrics.refreshing(self.config, usage, lambda: list(pipeline.stopped)),
-        ):
+        usage = partial(jvm_usage, spark) if self.is_measured else None
+        asked = (self.config, usage, self.on_event, lambda: list(pipeline.stopped))
+        with self.metrics.running(), self.metrics.refreshing(*asked):
             yield
 
     def _run_until_replaced(self, pipeline: Pipeline) -> ConnectorConfig | None:
@@ -477,10 +472,9 @@ def ports_of(
     """Kafka, the registry and the clock of one stream, checked before anything starts (REC-2)."""
     from connector.kafka import topics
     from connector.kafka.client import records_between
-    from connector.kafka.consume.start_offsets import first_arrivals
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import external_dead_letters
-    from connector.kafka.probe_offsets import open_transactions
+    from connector.kafka.probe_offsets import first_arrivals, open_transactions
     from connector.lake.batch_counts import count_rows
     from connector.spark.ingest.ports import IngestPorts
 

@@ -4,13 +4,16 @@ TBL-20).
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from connector import warehouse as paths
 from connector.clock import now_us
+from connector.config.storage import is_local
 from connector.dead_letters.ledger import NONE_SENT
 from connector.errors import BrokerError, TableError, TopicError, check_time
 from connector.records.views import Shown, Time, Viewed
@@ -31,7 +34,7 @@ from connector.services.source_tables import followed_tables
 from connector.services.warehouses import warehouse_of
 from connector.state.jobs import MAINTENANCE, RECOMMENDED_OVER_S, Job, JobKind
 from connector.state.overrides import bound_in_force, pace_in_force
-from connector.state.stream_progress import Progress
+from connector.state.stream_progress import NORMAL_US, Progress
 from connector.state.table_state import TableState
 from connector.tables.definition import TableDefinition
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.lake.state_reader import LoggedProgress
     from connector.reports.bridge_status import BridgeStatus
+    from connector.reports.headroom import Headroom
 
 ASK_TIMEOUT_S: Final = 1.0
 _Read = TypeVar("_Read")
@@ -50,7 +54,9 @@ class StatusReport(Viewed):
 
     A stream or table that cannot be read is in `errors`, by its path, for example `tables.orders`.
     `reload_refused` says why the running pipeline did not take the newest configuration (EVO-8).
-    `pipelines` has the pipeline of each stream (RUN-1).
+    `pipelines` has the pipeline of each stream (RUN-1). The free space is that of the disks of a
+    local warehouse, and of the brokers of this machine (RUN-7). None: they are elsewhere, or Kafka
+    does not answer.
     """
 
     at: Time
@@ -59,6 +65,8 @@ class StatusReport(Viewed):
     errors: dict[str, TableError] = field(default_factory=dict)
     reload_refused: list[str] = field(default_factory=list)
     pipelines: dict[str, PipelineStatus] = field(default_factory=dict)
+    warehouse_free_bytes: int | None = None
+    broker_free_bytes: int | None = None
 
     @property
     def reasons(self) -> Shown[list[Reason]]:
@@ -72,12 +80,17 @@ class _Reader:
     """Reads the status of each stream and table into a report."""
 
     def __init__(self, config: ConnectorConfig, at: int) -> None:
+        from connector.kafka.local.folder import free_bytes
         from connector.lake.jobs import History
         from connector.lake.overrides import Overrides
 
         self._config, self._warehouse = config, warehouse_of(config)
-        self._history = History(self._warehouse)
-        self.report = StatusReport(at)
+        self._history, self._is_away = History(self._warehouse), False
+        self.report = StatusReport(
+            at,
+            warehouse_free_bytes=warehouse_free_bytes(config),
+            broker_free_bytes=self._ask(lambda: free_bytes(config.kafka, ASK_TIMEOUT_S)),
+        )
         overrides = Overrides(self._warehouse)
         self._bounds = self._try("settings", overrides.bounds) or {}
         self._paces = self._try("settings", overrides.paces) or {}
@@ -124,9 +137,11 @@ class _Reader:
             undefined_sources=self._undefined_sources(stream.name, progress),
             other_commits=self._other_commits(path, paths.changelog(self._warehouse, stream.name)),
         )
-        if stream.source is not None:
-            status = self.report.streams[stream.name]
-            self.report.streams[stream.name] = replace(status, bridge=self._bridge(stream))
+        self.report.streams[stream.name] = replace(
+            self.report.streams[stream.name],
+            headroom=self._headroom(stream, progress),
+            bridge=None if stream.source is None else self._bridge(stream),
+        )
         for table, state in readable.items():
             of_table = self._try(f"tables.{table}", partial(logged.of_table, table, state))
             definition = self._config.tables[table]
@@ -197,6 +212,23 @@ class _Reader:
         status = bridge_status(self._config, stream, self.report.at, timeout_s=ASK_TIMEOUT_S)
         return replace(status, missing_defaults=defaults)
 
+    def _headroom(self, stream: StreamConfig, progress: Progress) -> tuple[Headroom, ...] | None:
+        """Kafka is not asked if ingest was at the end of the topic within the last minute."""
+        newest = progress.freshness.newest
+        if newest and self.report.at - newest < NORMAL_US and not progress.freshness.behind:
+            return ()
+        return self._ask(lambda: headroom_of(self._config, stream, timeout_s=ASK_TIMEOUT_S))
+
+    def _ask(self, read: Callable[[], _Read]) -> _Read | None:
+        """Ask Kafka. None: it does not answer, and is not asked again, or refuses."""
+        if self._is_away:
+            return None
+        try:
+            return read()
+        except (BrokerError, TopicError, TableError) as error:
+            self._is_away = error.code == "BROKER_UNREACHABLE"
+            return None
+
     def _undefined_sources(self, stream: str, progress: Progress) -> tuple[str, ...]:
         from connector.lake.changelog_changes import undefined_sources
 
@@ -232,9 +264,10 @@ def status(config: ConnectorConfig, *, now: int | None = None) -> StatusReport:
     """Report how far each stream is ingested and complete, and how old each table is. Of a table
     that was not made from the changelog that is there, only its own commit is reported.
 
-    It reads the warehouse. It asks Kafka only for the state of dead letters, if there ever was one,
-    and for the position of a bridge, if the stream has a source. For example:
-    `status(config).tables["orders"].age_s`.
+    It reads the warehouse. It asks Kafka for the state of dead letters, if there ever was one, for
+    the position of a bridge, if the stream has a source, and for the headroom, if ingest was not at
+    the end of the topic within the last minute. A broker of this machine is asked for its folder.
+    For example: `status(config).tables["orders"].age_s`.
 
     `now` is the time in microseconds that ages are counted to. None: the clock. Raises
     `ConfigError` if it is not a time. A stream or table that cannot be read is in `errors`.
@@ -243,6 +276,32 @@ def status(config: ConnectorConfig, *, now: int | None = None) -> StatusReport:
     reader = _Reader(config, now_us() if now is None else now)
     reader.read()
     return reader.report
+
+
+def headroom_of(
+    config: ConnectorConfig, stream: StreamConfig, *, timeout_s: float
+) -> tuple[Headroom, ...]:
+    """Return until when Kafka keeps the first records that the changelog of a stream lacks (RUN-7).
+
+    Raises `BrokerError`, also if Kafka does not answer within about `timeout_s`, `TopicError`, and
+    `TableError` if the changelog cannot be read.
+    """
+    from connector.kafka import client, topics
+    from connector.kafka.probe_offsets import headrooms
+    from connector.lake.state_reader import logged_ends
+
+    admin = client.admin(config.kafka, timeout_s)
+    facts = topics.describe(config.kafka, stream.topic, admin)
+    ends = topics.high_watermarks(config.kafka, facts)
+    return headrooms(config.kafka, facts, logged_ends(warehouse_of(config), stream.name), ends)
+
+
+def warehouse_free_bytes(config: ConnectorConfig) -> int | None:
+    """Return the free space of the disk of a warehouse. None: it is not local, or not there yet."""
+    warehouse = warehouse_of(config)
+    with suppress(OSError):
+        return shutil.disk_usage(warehouse).free if is_local(warehouse) else None
+    return None
 
 
 def open_letters_of(

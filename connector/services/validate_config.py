@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from connector import warehouse as paths
+from connector.clock import now_us
 from connector.config import java_settings
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.config.spark_settings import check_shared
@@ -21,7 +22,9 @@ from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.errors.definitions import columns_changed
 from connector.errors.kafka import topic_foreign
 from connector.errors.settings import setting_invalid, warehouse_unusable
+from connector.reports.headroom import least
 from connector.services.local_spark import check_master
+from connector.services.status import ASK_TIMEOUT_S, headroom_of
 from connector.services.warehouses import check_logs, warehouse_of
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
@@ -79,6 +82,7 @@ def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
             yield from _stream(config.kafka, stream)
             if is_usable:
                 _check_topic(config, stream)
+                yield from _headroom(config, stream)
             yield from _records(config, stream)
             yield from _ledger(config.kafka, stream)
             yield from _catalog(config.kafka, stream)
@@ -240,6 +244,17 @@ def _records(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]
     else:
         cause = f"None of the newest {newest} can be read, for example {unreadable[0]}"
         yield _fault(topic_foreign(stream.topic, cause))
+
+
+def _headroom(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]:
+    """Kafka keeps the records that ingest lacks for a day at least (RUN-7)."""
+    with suppress(TableError):  # a finding of its own
+        now = now_us()
+        low = least(
+            h for h in headroom_of(config, stream, timeout_s=ASK_TIMEOUT_S) if h.is_low(now)
+        )
+        if low is not None:
+            yield _warning(f"streams.{stream.name}: {low.describe(now)}")
 
 
 def _changelog(stream: StreamConfig, *, has_tables: bool) -> Iterator[Finding]:

@@ -108,6 +108,11 @@ ROWS: list[tuple[str, list[tuple[str, str, list[tuple[str, str]]]]]] = [
                     ("lowmark_stream_open_transactions{}", "{{stream}} open"),
                 ],
             ),
+            (
+                "Headroom",
+                "s",
+                [("min by (stream) (lowmark_stream_headroom_seconds{})", "{{stream}}")],
+            ),
             ("Age of the last audit", "s", [("lowmark_stream_audit_age_seconds{}", "{{stream}}")]),
             ("Failed audits", "none", [("lowmark_stream_audit_is_failed{}", "{{stream}}")]),
             ("Lag of bridges", "short", [("lowmark_bridge_lag_offsets{}", "{{stream}}")]),
@@ -203,7 +208,14 @@ ROWS: list[tuple[str, list[tuple[str, str, list[tuple[str, str]]]]]] = [
                 "percentunit",
                 [("rate(lowmark_jvm_gc_seconds_total{}[5m])", "")],
             ),
-            ("Free space of the warehouse", "bytes", [("lowmark_warehouse_free_bytes{}", "")]),
+            (
+                "Free space",
+                "bytes",
+                [
+                    ("lowmark_warehouse_free_bytes{}", "warehouse"),
+                    ("lowmark_broker_free_bytes{}", "broker"),
+                ],
+            ),
             ("Memory of Python", "bytes", [("process_resident_memory_bytes{}", "{{instance}}")]),
         ],
     ),

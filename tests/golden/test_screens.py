@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
@@ -145,6 +146,7 @@ def _check_screen(
     for module_name in ("services.requests", "services.status", "cli.parameters"):
         module = import_module(f"connector.{module_name}")
         monkeypatch.setattr(module, "now_us", lambda: NOW_US)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5 * 2**30))
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: width is not None)
     code = cli.invoke((COMMANDS | OF_LETTERS)[name])

@@ -13,6 +13,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from connector import cli
 from connector.config.settings import KafkaConfig
@@ -22,6 +29,7 @@ from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.kafka.topics import TopicFacts, create_dead_letter_topics, describe
 from connector.records.codec import schema_id
 from connector.records.rejection import Rejection
+from tests.broker import Broker
 
 CHANGE = {
     "table": "users",
@@ -235,6 +243,37 @@ def test_validate_says_how_long_the_changelog_is_kept(shell: Shell) -> None:
     assert shell.run("validate") == 0
     assert "streams.s: the changelog is kept for 3d at least" in shell.out
     assert "no effect" not in shell.err
+
+
+def test_records_that_kafka_deletes_soon_are_named(
+    shell: Shell, topic: str, admin: AdminClient, broker: Broker
+) -> None:
+    """RUN-7: `validate` and `status` name the first record that ingest lacks, and how long Kafka
+    keeps it. Status has the free space of a local broker.
+    """
+    assert shell.run("publish", stdin=lines(LINES[0])) == 0
+    assert shell.run("validate") == 0
+    assert "Kafka may delete" not in shell.out + shell.err, "it keeps the record for days"
+    set_retention(admin, topic, 10_000)
+    deadline = time.monotonic() + 9
+    while "Kafka may delete the first record that ingest lacks in " not in shell.err:
+        assert time.monotonic() < deadline
+        assert shell.run("validate") == 0
+    assert shell.run("status", "--json") == 0
+    status = json.loads(shell.out)
+    (headroom,) = status["streams"]["s"]["headroom"]
+    assert (headroom["kafka_partition"], headroom["offset"]) in [(0, 0), (1, 0)]
+    assert headroom["arrived_at"] < headroom["deleted_at"]
+    assert [it["code"] for it in status["reasons"] if it["code"] == "HEADROOM"] == ["HEADROOM"]
+    assert (status["broker_free_bytes"] is not None) == (broker.kind == "local")
+
+
+def set_retention(admin: AdminClient, topic: str, milliseconds: int) -> None:
+    entry = ConfigEntry(
+        "retention.ms", str(milliseconds), incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 @pytest.mark.systems

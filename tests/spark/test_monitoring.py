@@ -31,6 +31,8 @@ pytestmark = pytest.mark.systems
 
 WITHIN_S = 90
 NOT_HERE = {
+    # Ingest has read everything, and the broker may be on another machine.
+    *("lowmark_stream_headroom_seconds", "lowmark_broker_free_bytes"),
     # A stream without a source has no bridge, one without an error has none, and one without
     # announced stream partitions has no low watermark.
     *("lowmark_bridge_lag_offsets", "lowmark_bridge_heartbeat_age_seconds"),
@@ -144,7 +146,8 @@ def test_prometheus_scrapes_what_the_pipeline_commits(live: Live, tmp_path: Path
         progress = progress_of(warehouse_of(live.config), "s")
         state = table_state_of(warehouse_of(live.config), "accounts")
         assert server.values("lowmark_stream_changes_total") == {"s": progress.changes}
-        assert server.values("lowmark_stream_rejected_records_total") == {"UNKNOWN_FRAMING,s": 1}
+        rejected = server.values("lowmark_stream_rejected_records_total > 0")
+        assert rejected == {"UNKNOWN_FRAMING,s": 1}
         assert server.values(merged) == {"accounts": state.merged}
         assert server.values("lowmark_job_duration_seconds_count{kind='apply'}")["apply"] >= 2
         assert server.values("lowmark_batch_duration_seconds_count")["s"] >= 2

@@ -10,15 +10,15 @@ announcement before that offset.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from connector.clock import now_us
 from connector.errors import TopicError, argument_invalid
 from connector.errors.kafka import records_deleted, start_too_old, topic_shortened
-from connector.kafka import client, topics
-from connector.kafka.client import messages_between, records_between, windows_before
+from connector.kafka import topics
+from connector.kafka.client import records_between, windows_before
 from connector.kafka.consume.options import Start
+from connector.kafka.probe_offsets import first_arrivals
 from connector.records.model import ChildPartitions
 from connector.records.rejection import Position, Rejection
 from connector.records.views import view_of_time
@@ -198,26 +198,6 @@ def _check_age(
     if start_commit < oldest:
         shown = str(view_of_time(start_commit)), str(view_of_time(oldest))
         raise start_too_old(facts.topic, *shown, oldest)
-
-
-def first_arrivals(
-    kafka: KafkaConfig, facts: TopicFacts, first: Mapping[int, int], *, at_most: int | None = None
-) -> dict[int, int]:
-    """Return the time of arrival (µs), by Kafka partition, of the first record from the offset
-    `first` on whose record timestamp is believed, among `at_most` offsets. None: among all.
-    """
-    arrivals: dict[int, int] = {}
-    ends = topics.end_offsets(kafka, facts)
-    errors = client.LastError()
-    with closing(client.consumer(kafka, errors, {"group.id": client.READER})) as consumer:
-        for number, offset in first.items():
-            end = ends[number] if at_most is None else min(ends[number], offset + at_most)
-            ranges = {number: (offset, end)}
-            for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
-                if (arrived := client.arrival_of(message)) is not None:
-                    arrivals[number] = arrived
-                    break
-    return arrivals
 
 
 def _announced_offsets(

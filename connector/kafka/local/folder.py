@@ -9,9 +9,11 @@ import random
 import shutil
 import socket
 import subprocess
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
 from connector.errors.kafka import (
     broker_folder_damaged,
@@ -20,9 +22,12 @@ from connector.errors.kafka import (
     broker_not_started,
     port_in_use,
 )
+from connector.kafka import client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from connector.config.settings import KafkaConfig
 
 HOST: Final = "127.0.0.1"
 # A constant, because a random id may begin with a dash, and the format tool would read it as an
@@ -203,6 +208,38 @@ def write_state(folder: Path, *, pid: int, port: int, controller_port: int) -> N
         json.dumps({"pid": pid, "port": port, "controller_port": controller_port}), "ascii"
     )
     os.replace(new, folder / "broker.json")
+
+
+def free_bytes(kafka: KafkaConfig, timeout_s: float) -> int | None:
+    """Return the least free space of the disks with the data of the brokers of this machine
+    (RUN-7). None: no broker is here, or this process may not read its folder.
+
+    A broker in a container names a folder of the container. Therefore the file in the folder must
+    name the cluster.
+    Raises `BrokerError` if Kafka does not answer within about `timeout_s`.
+    """
+    if not any(
+        _is_here(server.rpartition(":")[0]) for server in kafka.bootstrap_servers.split(",")
+    ):
+        return None
+    admin, what = client.admin(kafka, timeout_s), "describe the brokers"
+    cluster = client.wait_for(admin.describe_cluster(), kafka, what)
+    free = []
+    for node in cluster.nodes:
+        if not _is_here(node.host):
+            continue
+        broker = ConfigResource(ConfigResource.Type.BROKER, str(node.id))
+        configs = client.wait_for(admin.describe_configs([broker])[broker], kafka, what)
+        for folder in (configs["log.dirs"].value or configs["log.dir"].value or "").split(","):
+            with suppress(OSError):
+                meta = Path(folder, "meta.properties").read_text("utf-8", "replace")
+                if f"cluster.id={cluster.cluster_id}" in meta.splitlines():
+                    free.append(shutil.disk_usage(folder).free)
+    return min(free, default=None)
+
+
+def _is_here(host: str) -> bool:
+    return host.strip() in (HOST, "localhost")
 
 
 def is_broker(pid: int, folder: Path) -> bool:

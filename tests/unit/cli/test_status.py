@@ -12,6 +12,7 @@ import pytest
 
 from connector import cli
 from connector.lake.jobs import History
+from connector.lake.state_reader import progress_of
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.jobs import Job, JobKind
 from connector.state.source_checks import BatchFindings, Ignored
@@ -303,3 +304,25 @@ def test_watching_is_for_people(warehouse: Path) -> None:
 )
 def test_durations_are_short(seconds: float, shown: str) -> None:
     assert duration(seconds) == shown
+
+
+def test_the_headroom_is_unknown_without_kafka_and_needs_none_at_the_end(
+    warehouse: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """RUN-7: Kafka is not asked if ingest was at the end of the topic within the last minute."""
+
+    def headroom_and_free() -> tuple[object, object, int]:
+        assert cli.invoke(["status", "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        free = shown["broker_free_bytes"], shown["warehouse_free_bytes"]
+        return shown["streams"]["s"]["headroom"], *free
+
+    headroom, broker, free = headroom_and_free()
+    assert (headroom, broker) == (None, None), "ingest lacks three offsets, and Kafka is away"
+    assert free > 0
+    now = time.time_ns() // 1000
+    progress = progress_of(str(warehouse), "s", with_frontier=True)
+    counts = BatchCounts(claims=BatchClaims(1), read_at=now)
+    at_end = progress.after(3, counts, {0: 12}, EndOffsets(now, {0: 12}), StreamRules())
+    log_progress(warehouse, "s", at_end)
+    assert headroom_and_free()[0] == []

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.config.settings import StreamConfig
+from connector.reports.headroom import Headroom
 from connector.reports.metrics import (
     MAX_STREAM_PARTITIONS,
     SERIES,
@@ -126,6 +127,18 @@ def test_the_samples_of_a_stream() -> None:
     values = by_name(asked.samples(NOW))
     assert values["stream_lag_seconds", "s"] == 1, "everything was read"
     assert values["stream_open_dead_letters", "s"] == 3, "the ledger did not answer"
+
+
+def test_the_headroom_is_that_of_the_first_unread_records() -> None:
+    """RUN-7: a record that ingest has read since has none."""
+    unread = (Headroom(0, 5, 900 * S, NOW + 60 * S), Headroom(1, 8, 900 * S, NOW + 60 * S))
+    figures = StreamFigures(STREAM, None, {0: 5, 1: 9}, asked=EndOffsets(NOW, {0: 7, 1: 9}))
+    values = by_name(figures.with_headroom(unread, 160_000, NOW).samples(NOW + 20 * S))
+    assert values["stream_headroom_seconds", "s", "0"] == 40
+    assert ("stream_headroom_seconds", "s", "1") not in values
+    assert values["stream_retention_seconds", "s"] == 160
+    values = by_name(figures.with_headroom((), -1, NOW).samples(NOW))
+    assert ("stream_retention_seconds", "s") not in values, "kept for ever"
 
 
 def test_the_samples_of_a_table() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from connector import Column, DataType, Key, KeyPart, StreamConfig, TableDefinition
 from connector.errors.tables import commit_unreadable, store_unreachable
 from connector.reports.bridge_status import BridgeStatus
+from connector.reports.headroom import DAY_US, Headroom
 from connector.reports.pipeline_status import PipelineStatus, pipeline_status
 from connector.reports.reasons import (
     CODES,
@@ -65,6 +66,7 @@ FAILURE = Failure("TABLE_DAMAGED", "a file is gone", NOW - S)
 FAILED = Job(JobKind.COMPACTION, "t", NOW - 2, NOW - 1, error="disk full")
 STALL = Stall("p", 0, 1, NOW - 20 * S)
 GAP = IncompleteTransaction(1, "x", 2, NOW)
+LATE = Headroom(1, 5, 0, NOW + DAY_US - S)
 BRIDGE = BridgeStatus(format=SourceFormat.DEBEZIUM_JSON, is_known=True, heartbeat_at=NOW, lag=3)
 
 
@@ -98,6 +100,7 @@ def test_nothing_is_a_reason_if_all_is_in_order() -> None:
     waits = Failure("BROKER_UNREACHABLE", "x", NOW - WAITS_LONG_US + 1)
     assert of_pipeline(replace(RECORD, waiting=waits, last_error=waits)) == [], "not for long"
     assert of_pipeline(replace(RECORD, is_once=True, ended_at=NOW - S)) == [], "a nightly job"
+    assert of_stream(headroom=(LATE._replace(deleted_at=NOW + DAY_US),)) == [], "a day is left"
     assert of_stream(stalled=(STALL,), stalls_unverified=True) == [], "ingest has not looked"
     released = TransactionCheck(incomplete=(GAP._replace(is_released=True),))
     assert of_stream(transactions=released) == []
@@ -105,6 +108,11 @@ def test_nothing_is_a_reason_if_all_is_in_order() -> None:
 
 
 CASES: dict[str, tuple[Callable[[], list[Reason]], str, str]] = {
+    "HEADROOM": (
+        lambda: of_stream(headroom=(LATE._replace(deleted_at=NOW + 2 * DAY_US), LATE)),
+        "stream s",
+        "ingest lacks in 23h59m (offset 5 of Kafka partition 1)",
+    ),
     "PIPELINE_DOWN": (
         lambda: of_pipeline(replace(RECORD, ended_at=NOW - S, last_error=FAILURE)),
         "stream s",

@@ -711,6 +711,7 @@ def test_names_for_programs_are_stable() -> None:
             "open_transactions",
             "changes",
             "lagging_partition",
+            "headroom",
             "hints",
             "horizon",
             "ignored_claims",

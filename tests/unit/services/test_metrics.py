@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import Producer
 
 from connector import (
     Column,
@@ -16,6 +17,7 @@ from connector import (
     StreamConfig,
     TableDefinition,
 )
+from connector.clock import now_us
 from connector.events import Event, info, warning
 from connector.reports.series import Histogram
 from connector.services.metrics import Metrics
@@ -25,6 +27,12 @@ from connector.state.table_state import TableState
 from connector.watermarks.freshness import Contained, FreshnessLog
 from connector.watermarks.frontier import Frontier, LastAdvance
 from connector.watermarks.stream_partition import StreamPartition
+from tests.unit.mock_cluster import (
+    FACTS,
+    MockCluster,
+    answer_topic_requests,
+    running_cluster,
+)
 
 TABLE = TableDefinition(
     name="t",
@@ -120,3 +128,37 @@ def test_a_batch_without_records_has_no_duration() -> None:
     metrics.on_batch("s", Progress(ingest_batch=3), {1: 6}, None)
     batches = value_of(metrics, "batch_duration_seconds", "s")
     assert batches == Histogram().with_value(1.5)
+
+
+def test_it_warns_of_a_low_headroom_once_and_again_when_it_was_better(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RUN-7: also without a reader of the metrics."""
+    with running_cluster() as cluster:
+        cluster.create_topic("s", 2)
+        produce(cluster, "s", now_us() // 1000 - 60_000)
+        metrics, events = running([]), list[Event]()
+        asking = replace(config([]), kafka=cluster.kafka)
+        for retention_s, read_to, warnings in (
+            (300, 0, 0),
+            (90, 0, 1),
+            (90, 0, 1),
+            (90, 1, 1),
+            (90, 0, 2),
+            (-1, 0, 2),
+        ):
+            facts = replace(FACTS, topic="s", retention_ms=retention_s * 1000)
+            answer_topic_requests(facts, patch=monkeypatch.setattr)
+            metrics.on_batch("s", Progress(), {0: read_to}, None)
+            metrics._ask(asking, asking.streams["s"], events.append, is_measured=False)
+            assert len(events) == warnings
+    assert {(event.level, event.code, event.fields["stream"]) for event in events} == {
+        ("warning", "HEADROOM", "s")
+    }
+    assert "(offset 0 of Kafka partition 0)" in events[0].text
+
+
+def produce(cluster: MockCluster, topic: str, milliseconds: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce(topic, b"v", b"k", 0, timestamp=milliseconds)
+    assert producer.flush(10) == 0
