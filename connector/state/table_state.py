@@ -147,11 +147,14 @@ class TableState:
             raise changelog_replaced(table, self.to_batch, state)
 
     def to_json(self, table: str) -> dict[str, Any]:
-        return {
+        stored = {
             **to_stored(self),
             "table": table,
             "consistent_cut": self.is_consistent_cut,
         }
+        if not self.lacks_lost_records:
+            del stored["lacks_lost_records"]  # commits of most tables stay as they were
+        return stored
 
     @staticmethod
     def from_json(stored: Mapping[str, Any]) -> TableState:
