@@ -62,9 +62,9 @@ class _Recorder:
     """
 
     def __init__(self, config: ConnectorConfig, *, once: bool) -> None:
-        self._warehouse, now = warehouse_of(config), now_us()
-        self._paths = [paths.process(self._warehouse, stream) for stream in config.streams]
-        self._is_local, self._every_s = is_local(self._warehouse), look_every_s(self._warehouse)
+        warehouse, now = warehouse_of(config), now_us()
+        self._paths = [paths.process(warehouse, stream) for stream in config.streams]
+        self._is_local, self._every_s = is_local(warehouse), look_every_s(warehouse)
         self._changed, self._is_changed = threading.Condition(), True
         self._record = ProcessRecord(
             *(platform.node(), _machine(), os.getpid(), version("lowmark"), now, now),
@@ -116,8 +116,6 @@ class _Recorder:
     def _write(self, record: ProcessRecord) -> None:
         from connector.lake.stores import write_at
 
-        if self._is_local and not os.path.exists(self._warehouse):
-            return  # a run that is refused at its start makes no warehouse
         text = json.dumps(to_stored(record))
         for path in self._paths:
             with suppress(OSError):

@@ -14,7 +14,7 @@ from connector.config.settings import KafkaConfig
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.topics import create_topic
 from connector.services import local_spark, metrics
-from connector.spark import open_tables
+from connector.spark import open_tables, stream_ingest
 from tests.broker import NewTopic, admin, broker, jar_store, kafka, new_topic
 from tests.incidents.desk import Desk
 from tests.object_store import object_store
@@ -29,6 +29,7 @@ def _fast(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_spark, "_started", lambda *_: spark)
     monkeypatch.setattr(metrics, "REFRESH_EVERY_S", 0.5)
     monkeypatch.setattr(sys.modules["connector.services.run"], "READ_EVERY_S", 0.5)
+    monkeypatch.setattr(stream_ingest, "HEARTBEATS_EVERY_S", 0.5)
     for name in ("_FIRST_PAUSE_S", "_LONGEST_PAUSE_S"):
         monkeypatch.setattr(open_tables, name, 1.0)
 

@@ -65,6 +65,7 @@ def test_restore_by_hand(desk: Desk) -> None:
         desk.note()
         desk.spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {first}")
         assert not desk.applied("accounts")
+        desk.publish(account("c", 3, name="Cid"))
         until(lambda: desk.applied("accounts"))
         assert desk.table() == desk.truth()
         assert desk.stopped() == {}

@@ -600,7 +600,7 @@ def test_a_compacted_topic_is_refused(
         created.result(30)
     said = connector_run(write_config(tmp_path, kafka.bootstrap_servers, topic), capsys)
     assert "is compacted" in said
-    assert not (tmp_path / "wh").exists()
+    assert [path.name for path in (tmp_path / "wh").rglob("*.*")] == ["process.json"], "RUN-1"
 
 
 def test_a_run_that_cannot_start_names_the_cause(
