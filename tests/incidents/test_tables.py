@@ -66,10 +66,15 @@ def test_restore_by_hand(desk: Desk) -> None:
         desk.spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {first}")
         assert not desk.applied("accounts")
         desk.publish(account("c", 3, name="Cid"))
-        until(lambda: desk.applied("accounts"))
+        until(lambda: desk.applied("copies"))
+        until(lambda: desk.stopped() == {"accounts": "CONCURRENT_WRITE"})
+        assert "TABLE_STOPPED table accounts" in desk.status()
+        until(lambda: desk.alerts() == {"LowmarkTableStopped"})
+    assert desk.does("connector table rebuild accounts") == 0
+    with desk.running():
+        until(lambda: desk.applied("accounts", "copies"))
         assert desk.table() == desk.truth()
         assert desk.stopped() == {}
-        assert desk.alerts() == set()
     assert desk.error is None
 
 
@@ -89,15 +94,17 @@ def test_a_definition_that_does_not_fit(desk: Desk) -> None:
         desk.sections[0] = section("accounts", amount="NUMERIC")
         assert desk.does("connector table rebuild accounts") == 1
         assert "declare a table with another name" in desk.err
-        desk.sections[0] = section("balances", amount="NUMERIC")
+        desk.sections[0] = section("accounts")
+        desk.sections.append(section("balances", amount="NUMERIC"))
         desk.write()
         until(lambda: desk.applied("balances"))
         assert desk.does("connector read balances --allow-stale --json") == 0
         assert len(desk.out.splitlines()) == 17
         assert '"1.5"' in desk.out
         assert desk.does('connector dead-letters discard --table accounts --why "balances"') == 0
-        assert desk.does("connector table drop accounts") == 0
     assert desk.error is None
+    del desk.sections[0]
+    assert desk.does("connector table drop accounts") == 0
 
 
 def test_a_dropped_table(desk: Desk) -> None:
