@@ -82,8 +82,9 @@ class Table:
         limit = None if width is None else max(width, _LEAST_WIDTH)
         rows = [self.columns, *self.rows]
         if limit is not None:
-            longest = limit - 2 * len(_INDENT) - len(":")  # a name that goes below its row
-            rows = [tuple(cut(cell, longest) for cell in row) for row in rows]
+            longest = limit - 2 * len(_INDENT)
+            names = tuple(cut(name, longest - len(":")) for name in self.columns)
+            rows = [names, *(tuple(cut(cell, longest) for cell in row) for row in self.rows)]
         widths = _widths(rows, limit)
         head, *rest = rows
         yield from self._row(head[: len(widths)], widths)

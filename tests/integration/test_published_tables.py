@@ -16,9 +16,9 @@ from connector.kafka import (
     TableWriter,
     WriteSession,
     published_tables,
+    table_writer,
     topics,
 )
-from connector.kafka.table_writer import LOOK_EVERY_S
 from connector.kafka.tables import publish_tables
 from connector.records.model import DataChange, SetCell
 from connector.tables.definition import Column
@@ -28,6 +28,9 @@ from connector.tables.values import DataType
 from tests.broker import NewTopic
 from tests.integration.test_topics import make_plain
 from tests.spark.streams import definition
+
+LOOK_EVERY_S = 4.0
+"""Longer than a definition takes to be published on a busy machine."""
 
 
 def published(
@@ -83,11 +86,12 @@ def test_a_missing_topic_is_created(kafka: KafkaConfig, admin) -> None:  # type:
 
 @pytest.mark.parametrize("through", ["producer", "write stream"])
 def test_a_writer_takes_a_column_that_was_published(
-    kafka: KafkaConfig, new_topic: NewTopic, through: str
+    kafka: KafkaConfig, new_topic: NewTopic, through: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EVO-5, worked example 2: version 4 has the column `colour`. Before it is published, the row
     is refused and nothing is sent.
     """
+    monkeypatch.setattr(table_writer, "LOOK_EVERY_S", LOOK_EVERY_S)
     topic = new_topic(kafka_partitions=2).topic
     table = replace(definition(buckets=1), key=Key((KeyPart("id", DataType.INT64),)))
     colour = Column("colour", "f", b"colour", DataType.STRING)
@@ -104,7 +108,9 @@ def test_a_writer_takes_a_column_that_was_published(
             writer.append([row])
         assert {index: error.field for index, error in caught.value.errors.items()} == {0: "colour"}
         publish_tables(kafka, topic, [PublishedTable("id-1", 4, newer)])
-        time.sleep(LOOK_EVERY_S)  # definitions are read once a second
+        with pytest.raises(RowErrors):
+            writer.append([row])  # definitions are read once in `LOOK_EVERY_S`
+        time.sleep(LOOK_EVERY_S)
         writer.append([row])
         assert (writer.updated_schema, writer.table.columns[-1]) == (4, colour)
         writer.upsert({"id": 8})

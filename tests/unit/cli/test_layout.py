@@ -38,7 +38,7 @@ def test_a_table_fits_into_the_terminal_and_breaks_no_word(table: Table, width: 
     lines = list(table.lines(width))
     assert max(map(cell_len, lines)) <= width
     shown = {word.removesuffix(":") for line in lines for word in words(line)}
-    limit = width - 5
+    limit = width - 4
     cells = [cell for row in table.rows for cell in row]
     names = [
         name for name, *of_name in zip(table.columns, *table.rows, strict=True) if any(of_name)

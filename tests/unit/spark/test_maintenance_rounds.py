@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from connector.errors import TableError
 from connector.errors.tables import columns_altered
+from connector.events import Event
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.state import maintenance_schedule
 from connector.state.jobs import Job, JobKind
@@ -35,13 +36,18 @@ class Kept:
             retention_s=3600,
             last_clean=lambda: last_clean,
             add_job=self.jobs.append,
-            on_event=lambda event: self.lines.append(event.line),
+            on_event=self._show,
             is_late=lambda now: self.is_late,
         )
 
     def _new_commits(self) -> list[CommitCount]:
         commits, self.commits = self.commits, []
         return commits
+
+    def _show(self, event: Event) -> None:
+        """As a log does: it has no lines of progress."""
+        if event.level != "debug":
+            self.lines.append(event.line)
 
     def _do(self, what: str, work: Work) -> Work:
         self.did.append(what)
