@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -80,3 +81,24 @@ def fields_of(subject: str) -> dict[str, str]:
     """
     kind, _, name = subject.partition(" ")
     return {kind: name} if kind in {"stream", "table"} else {}
+
+
+class Steps:
+    """Sends an event for each step of a batch or of an apply (OPS-4). Its seconds are those since
+    the step before of the same stream or table. Any thread may call `step`.
+    """
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event, self._last = on_event, dict[str, float]()
+
+    def step(self, step: str) -> None:
+        """Send the event of a step, such as "table orders: table committed"."""
+        subject, _, name = step.partition(": ")
+        now = time.monotonic()
+        before, self._last[subject] = self._last.get(subject), now
+        seconds = None if before is None else round(now - before, 3)
+        self._on_event(Event("debug", "STEP", name, {**fields_of(subject), "seconds": seconds}))
+
+
+APPLY_ENDS: Final = frozenset({"job recorded", "nothing to apply"})
+"""The last step of an apply is one of these."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from typing import Literal
 
 import click
 
 from connector.cli.log_lines import LogLines, log_options
-from connector.cli.parameters import STREAM, config_of
+from connector.cli.parameters import STREAM, config_of, stop_on_signals
 from connector.cli.progress import Progress
 from connector.events import Level, info
 from connector.services.bridge import run_bridge
@@ -45,9 +43,7 @@ def command(
     You can kill the command at any time and start it again: it goes on where it was. It needs no
     access to the warehouse. Run it once for each stream.
     """
-    log, stop = LogLines(log_format, log_level), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    log, stop = LogLines(log_format, log_level), stop_on_signals()
     with log.showing_error(), Progress(log.show) as progress:
         config = config_of(ctx, source_tables=False)
         show = progress.on_event

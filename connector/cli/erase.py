@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import click
 
-from connector.cli.parameters import TABLE, config_of, json_option
+from connector.cli.parameters import TABLE, config_of, json_option, row_key_in
 from connector.cli.terminal import err, escaped, out, show_event
-from connector.config.settings import find_table
-from connector.errors import InvalidChangeError
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.services.erase import EraseReport, erase
-from connector.services.rows.values import row_key_of
 from connector.text import counted
 
 
@@ -34,10 +31,7 @@ def command(
     KEY is as in `connector explain`.
     """
     config = config_of(ctx)
-    try:
-        row_key = row_key_of(find_table(config, name).key, key)
-    except InvalidChangeError as error:
-        raise click.UsageError(f"KEY: {error.problem}") from None
+    row_key = row_key_in(config, name, key)
     report = erase(config, name, row_key, why=why, dry_run=dry_run, on_event=show_event)
     if as_json:
         out(to_line(report.to_json()))

@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from connector.cli.parameters import TABLE, config_of, json_option
+from connector.cli.parameters import TABLE, config_of, json_option, row_key_in
 from connector.cli.terminal import err, escaped, out, show_fact, show_table, shown_bytes
 from connector.cli.terminal import table as empty_table
-from connector.config.settings import find_table
 from connector.dead_letters.filter import text_of_bytes
-from connector.errors import InvalidChangeError
 from connector.records.json_view import to_line
 from connector.records.model import DeleteFamily, Entry, SetCell
 from connector.records.ordering import ChangeOrder
 from connector.records.views import Json, view_of_time
 from connector.services.rows.explain import RowChange, RowHistory, explain
 from connector.services.rows.letters import RowLetter
-from connector.services.rows.values import row_key_of
 from connector.tables.column_names import unmapped_name
 from connector.tables.explain import ROW_MARK, Outcome, SetEntry
 from connector.text import counted
@@ -47,11 +44,7 @@ def command(ctx: click.Context, name: str, key: str, *, as_json: bool, no_kafka:
     table in the changelog.
     """
     config = config_of(ctx)
-    definition = find_table(config, name)
-    try:
-        row_key = row_key_of(definition.key, key)
-    except InvalidChangeError as error:
-        raise click.UsageError(f"KEY: {error.problem}") from None
+    row_key = row_key_in(config, name, key)
     history = explain(config, name, row_key, ask_kafka=not no_kafka)
     if as_json:
         out(to_line(history.to_json()))

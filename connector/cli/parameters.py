@@ -5,6 +5,8 @@ action. An invalid value is a wrong call (exit code 2).
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -16,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 from connector.clock import now_us
 from connector.config.settings_reader import parse_duration_ms
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, InvalidChangeError
 from connector.state.pace import LEAST_RATE, MOST_RATE
 
 if TYPE_CHECKING:
@@ -51,6 +53,27 @@ def config_file_of(ctx: click.Context) -> ConfigFile:
     file = ctx.find_root().obj
     assert file is None or isinstance(file, Path)
     return ConfigFile(file)
+
+
+def row_key_in(config: ConnectorConfig, table: str, text: str) -> bytes:
+    """The row key that the argument KEY means in a table. Raises `ConfigError` if there is no such
+    table.
+    """
+    from connector.config.settings import find_table
+    from connector.services.rows.values import row_key_of
+
+    try:
+        return row_key_of(find_table(config, table).key, text)
+    except InvalidChangeError as error:
+        raise click.UsageError(f"KEY: {error.problem}") from None
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and Ctrl-C set from now on."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 def check_why(why: str | None) -> None:

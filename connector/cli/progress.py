@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from connector.cli.terminal import escaped, shortened, show_event, width_of
-from connector.events import Event, OnEvent, fields_of, info, reached
+from connector.events import APPLY_ENDS, Event, OnEvent, fields_of, info, reached
 from connector.text import duration
 
 DRAW_EVERY_S: Final = 0.1
 LOG_EVERY_S: Final = 10.0
-_ENDS: Final = frozenset({"batch ended", "job recorded", "nothing to apply"})
+_ENDS: Final = APPLY_ENDS | {"batch ended"}
 """The last step of a batch or of an apply."""
 _OTHERWISE: Final = frozenset({"RUNNING", "RELOADED", "WAITING", "STOPPED"})
 """Events after which nothing of before is under way."""

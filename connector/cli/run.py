@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal, TextIO
@@ -14,7 +13,14 @@ from typing import Literal, TextIO
 import click
 
 from connector.cli.log_lines import LogLines, log_options
-from connector.cli.parameters import ADDRESS, config_file_of, config_of, json_option, spark_options
+from connector.cli.parameters import (
+    ADDRESS,
+    config_file_of,
+    config_of,
+    json_option,
+    spark_options,
+    stop_on_signals,
+)
 from connector.cli.progress import Progress
 from connector.cli.remedies import command_for
 from connector.cli.terminal import err, escaped, out, show_error
@@ -71,12 +77,11 @@ def run_command(
     With --bridge, the sources of all streams are published in the same process, as connector bridge
     does it. If a bridge fails, the command stops.
     """
-    log, stop = LogLines(log_format, log_level, trace), threading.Event()
+    log = LogLines(log_format, log_level, trace)
     progress = Progress(log.show, ends_with="" if once else "BATCH_LOGGED")
     # py4j logs each call to a JVM that has died. The command prints one error.
     logging.getLogger().addHandler(logging.NullHandler())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_on_signals()
     with log.showing_error(), progress, ExitStack() as beside:
         config = config_file_of(ctx)
         signal.signal(signal.SIGHUP, lambda *_: config.ask())

@@ -28,7 +28,7 @@ from connector.errors import ConnectorError
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.reports.headroom import least
-from connector.reports.reasons import exit_code
+from connector.reports.reasons import Reason, exit_code
 from connector.reports.source_status import facts_of_checks
 from connector.reports.stream_status import StreamStatus
 from connector.reports.table_status import TableStatus
@@ -92,17 +92,18 @@ def _check(ctx: click.Context, *, as_json: bool, watch: bool) -> int:
     except ConnectorError as error:
         show_error(error)
         return 2
+    reasons = report.reasons
     if as_json:
         out(to_line(report.to_json()))
     else:
-        _print_reasons(report)
-        if not report.reasons:
+        _print_reasons(reasons)
+        if not reasons:
             out("nothing needs a person")
-    return exit_code(report.reasons)
+    return exit_code(reasons)
 
 
-def _print_reasons(report: StatusReport) -> None:
-    for reason in report.reasons:
+def _print_reasons(reasons: Iterable[Reason]) -> None:
+    for reason in reasons:
         show_text(escaped(reason.line))
 
 
@@ -121,7 +122,7 @@ def _print(report: StatusReport) -> None:
     ]
     if free:
         show_fact("free space", ", ".join(free), 0)
-    _print_reasons(report)
+    _print_reasons(report.reasons)
     out("")
     for stream in report.streams.values():
         out(f"stream {stream.name}")
@@ -132,14 +133,19 @@ def _print(report: StatusReport) -> None:
         _print_tables(report)
     for fault in report.reload_refused:
         show_text(f"hint: the pipeline did not take the newest configuration: {escaped(fault)}")
-    for command in dict.fromkeys(commands(report)):
+    for command in commands(report):
         out(f"run: {command}")
     for path, error in report.errors.items():
         err(f"{path}: {error}")
 
 
-def commands(report: StatusReport) -> Iterator[str]:
-    """The commands that help with the hints. Names of streams need no quotes."""
+def commands(report: StatusReport) -> list[str]:
+    """The commands that help with the hints, each once."""
+    return list(dict.fromkeys(_commands(report)))
+
+
+def _commands(report: StatusReport) -> Iterator[str]:
+    """Names of streams need no quotes."""
     if any(pipeline.is_running is False for pipeline in report.pipelines.values()):
         yield "connector run"
     for stream in report.streams.values():

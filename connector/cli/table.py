@@ -152,16 +152,14 @@ def all_jobs(
     wanted = [JobKind(kind) for kind in kinds] or list(JobKind)
     since = now_us() - within * 1_000_000
     jobs = tables.all_jobs(config_of(ctx), since=since, kinds=wanted)
-    shown: list[Job] | list[JobSum] = jobs if by is None else sums_by(Period(by), jobs)
-    if by is None and not as_json:
-        limit = limit or JOBS_FOR_PEOPLE
+    sums = [] if by is None else sums_by(Period(by), jobs)
     if as_json:
-        for row in shown[:limit]:
+        for row in (jobs if by is None else sums)[:limit]:
             out(to_line(row.to_json()))
-    elif by is None and jobs:
-        _print(jobs[:limit], with_owner=True)
+    elif sums:
+        _print_sums(sums[:limit])
     elif jobs:
-        _print_sums(sums_by(Period(by or Period.HOUR), jobs)[:limit])
+        _print(jobs[: limit or JOBS_FOR_PEOPLE], with_owner=True)
     err(f"{counted(len(jobs), 'job')} within {duration(within)}")
 
 

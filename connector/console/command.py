@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from functools import partial
 from pathlib import Path
 
 import click
 
-from connector.cli.parameters import config_of
+from connector.cli.parameters import config_of, stop_on_signals
 from connector.cli.terminal import err
 from connector.console.app import console_app
 from connector.console.latest import Latest
@@ -48,10 +46,9 @@ def command(
     """
     token = "" if token_file is None else read_token(token_file)
     address = Address(host, port, tls_certificate, tls_key, token)
-    read_config, stop = partial(config_of, ctx), threading.Event()
+    read_config = partial(config_of, ctx)
     read_config()  # an error in it ends the command
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_on_signals()
     latest = Latest(lambda: status(read_config()))
     app = console_app(Pages(read_config, latest.report), token, is_local=address.is_loopback)
     with latest.reading(), serving(app, address) as bound:

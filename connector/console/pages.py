@@ -71,7 +71,7 @@ class Pages:
             "title": "Overview",
             "needs": _needs(report),
             "report": report,
-            "commands": _commands(report),
+            "commands": commands(report),
             "time": view_of_time,
             "duration": _duration,
             "cut": cut,
@@ -89,7 +89,7 @@ class Pages:
             "name": stream.name,
             "needs": _needs(about),
             "hints": [] if of_stream is None else of_stream.hints,
-            "commands": _commands(about),
+            "commands": commands(about),
             "facts": [] if of_stream is None else _facts(facts(of_stream)),
             "partitions": _grid(table_of_partitions(partitions(config, stream.name))),
             "tables": sorted(config.tables_of(stream.name)),
@@ -109,7 +109,7 @@ class Pages:
             "definition": definition,
             "needs": _needs(about),
             "hints": [] if status is None else status.hints,
-            "commands": _commands(about),
+            "commands": commands(about),
             "status": status,
             "charts": charts_of_table(done, now, bound),
             "jobs": done[:20],
@@ -218,10 +218,6 @@ def _about(report: StatusReport, *, stream: str = "", table: str = "") -> Status
         errors={name: error for name, error in report.errors.items() if name == path},
         reload_refused=[],
     )
-
-
-def _commands(report: StatusReport) -> list[str]:
-    return list(dict.fromkeys(commands(report)))
 
 
 def _commands_for_letters(stream: str, reason: str) -> list[str]:

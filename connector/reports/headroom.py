@@ -44,3 +44,8 @@ class Headroom(NamedTuple):
 def least(headrooms: Iterable[Headroom]) -> Headroom | None:
     """Return the one that Kafka may delete first, if there is one."""
     return min(headrooms, key=lambda headroom: headroom.deleted_at, default=None)
+
+
+def least_low(headrooms: Iterable[Headroom], now: int) -> Headroom | None:
+    """Return the one that Kafka may delete first, of those that are low at the time `now` (µs)."""
+    return least(headroom for headroom in headrooms if headroom.is_low(now))

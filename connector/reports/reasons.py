@@ -8,7 +8,7 @@ from typing import Final
 
 from connector.errors import TableError
 from connector.records.views import Viewed
-from connector.reports.headroom import least
+from connector.reports.headroom import least_low
 from connector.reports.pipeline_status import PipelineStatus, text_of_waiting
 from connector.reports.source_status import recent_two_producers
 from connector.reports.stream_status import StreamStatus
@@ -134,7 +134,7 @@ def _of_watermark(stream: StreamStatus) -> Iterator[tuple[str, str]]:
 
 
 def _of_records(stream: StreamStatus) -> Iterator[tuple[str, str]]:
-    low = least(h for h in stream.headroom or () if h.is_low(stream.now))
+    low = least_low(stream.headroom or (), stream.now)
     if low is not None:
         yield "HEADROOM", low.describe(stream.now)
     letters = stream.dead_letters

@@ -189,7 +189,7 @@ class StreamStatus(Viewed):
             return
         names = summarize_names([stall.stream_partition for stall in self.stalled])
         if self.stalls_unverified:
-            yield (f"{names} stalled: ingest has not asked Kafka since then")
+            yield f"{names} stalled: ingest has not asked Kafka since then"
             return
         yield (
             f"{names} stalled: send heartbeats, or close the stream partitions that send no more"

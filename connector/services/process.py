@@ -17,7 +17,7 @@ from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.storage import is_local, look_every_s
 from connector.errors import ConnectorError
-from connector.events import Event, OnEvent
+from connector.events import APPLY_ENDS, Event, OnEvent
 from connector.reports.pipeline_status import PipelineStatus, pipeline_status
 from connector.services.warehouses import warehouse_of
 from connector.state.process import Failure, ProcessRecord
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 _AT_MOST_EVERY_S: Final = 1.0
 _END_WITHIN_S: Final = 10.0
-_APPLY_ENDS: Final = frozenset({"job recorded", "nothing to apply"})
 
 
 @contextmanager
@@ -172,7 +171,7 @@ def _after_step(record: ProcessRecord, event: Event, at: int) -> ProcessRecord:
         return replace(record, batches=_without(record.batches, stream))
     if event.text == "apply begun" and table not in record.stopped:
         return replace(record, applies={**record.applies, table: at})
-    if event.text in _APPLY_ENDS:  # a table that was stopped and could be applied goes on
+    if event.text in APPLY_ENDS:  # a table that was stopped and could be applied goes on
         applies = _without(record.applies, table)
         return replace(record, applies=applies, stopped=_without(record.stopped, table))
     return record

@@ -25,7 +25,7 @@ from connector.errors import (
     WriterConflictError,
 )
 from connector.errors.settings import setting_missing
-from connector.events import Event, OnEvent, fields_of, info, log_event, warning
+from connector.events import OnEvent, Steps, info, log_event, warning
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
@@ -65,23 +65,6 @@ class RunReport:
     batches: int
     applies: int
     dead_letters: int
-
-
-class Steps:
-    """Sends an event for each step of a batch or of an apply (OPS-4). Its seconds are those since
-    the step before of the same stream or table. Any thread may call `step`.
-    """
-
-    def __init__(self, on_event: OnEvent) -> None:
-        self._on_event, self._last = on_event, dict[str, float]()
-
-    def step(self, step: str) -> None:
-        """Send the event of a step, such as "table orders: table committed"."""
-        subject, _, name = step.partition(": ")
-        now = time.monotonic()
-        before, self._last[subject] = self._last.get(subject), now
-        seconds = None if before is None else round(now - before, 3)
-        self._on_event(Event("debug", "STEP", name, {**fields_of(subject), "seconds": seconds}))
 
 
 class _Counter:

@@ -14,7 +14,7 @@ from connector.clock import now_us
 from connector.config.settings import find_source, find_table
 from connector.dead_letters.ledger import LetterState
 from connector.errors import ConnectorError, argument_invalid
-from connector.events import OnEvent, log_event
+from connector.events import OnEvent, Steps, log_event
 from connector.records.model import MAX_LONG
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
@@ -207,7 +207,6 @@ def _rebuild(
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher
     from connector.lake.overrides import Overrides
-    from connector.services.run import Steps
     from connector.spark.apply.base import copy_base
     from connector.spark.apply.rebuild import rebuild as rebuild_table
     from connector.spark.apply.select import LetterRules

@@ -22,7 +22,7 @@ from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.errors.definitions import columns_changed
 from connector.errors.kafka import topic_foreign
 from connector.errors.settings import setting_invalid, warehouse_unusable
-from connector.reports.headroom import least
+from connector.reports.headroom import least_low
 from connector.services.local_spark import check_master
 from connector.services.status import ASK_TIMEOUT_S, headroom_of
 from connector.services.warehouses import check_logs, warehouse_of
@@ -250,9 +250,7 @@ def _headroom(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding
     """Kafka keeps the records that ingest lacks for a day at least (RUN-7)."""
     with suppress(TableError):  # a finding of its own
         now = now_us()
-        low = least(
-            h for h in headroom_of(config, stream, timeout_s=ASK_TIMEOUT_S) if h.is_low(now)
-        )
+        low = least_low(headroom_of(config, stream, timeout_s=ASK_TIMEOUT_S), now)
         if low is not None:
             yield _warning(f"streams.{stream.name}: {low.describe(now)}")
 

@@ -222,9 +222,8 @@ class Ingest:
     def refresh(self) -> None:
         """Read the end offsets from Kafka again. If every record was read, or only heartbeats were
         not, the states of the stream are as fresh as now (TBL-16), which is stored in a file
-        (TBL-24). External dead letters, and
-        open transactions that hide records, are looked for once in `COUNT_EVERY_US`. A change is a
-        commit.
+        (TBL-24). External dead letters, and open transactions that hide records, are looked for
+        once in `COUNT_EVERY_US`. A change is a commit.
         """
         newest, progress, asked = (
             self._changelog.newest(),

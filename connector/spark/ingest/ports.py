@@ -14,9 +14,7 @@ from connector.state.batch_counts import CountRows
 from connector.state.erased_keys import ErasedKeys
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
-from connector.state.stream_progress import (
-    OpenTransaction,
-)
+from connector.state.stream_progress import OpenTransaction
 from connector.validation import KafkaRecord
 from connector.write_streams.releases import ReleaseRows
 
