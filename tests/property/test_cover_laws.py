@@ -1,5 +1,5 @@
 """A rebuild closes the dead letters whose changes the new table has, and no reader is told that a
-table is complete while it lacks a change: `complete_when_it_says_so` (RUN-6).
+table is complete while it lacks a change (RUN-6).
 """
 
 from __future__ import annotations
