@@ -103,12 +103,12 @@ def rebuild(
             history.add_job(replace(job, ended_at=now_us(), error=error.problem))
             raise
         history.add_job(_ended(job, rebuilt))
-        covered = close_covered(config, table, changelog, rebuilt, on_event)
+        covered = _close_covered(config, table, changelog, rebuilt, on_event)
     to_batch = rebuilt.table_state.to_batch
     return RebuildReport(rebuilt.changes, rebuilt.letters, rebuilt.misfits, to_batch, covered)
 
 
-def close_covered(
+def _close_covered(
     config: ConnectorConfig, table: str, changelog: Changelog, rebuilt: Rebuilt, on_event: OnEvent
 ) -> int:
     """Close the dead letters of a table whose changes it has since a rebuild (RUN-6). Returns how
