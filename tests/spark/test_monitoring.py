@@ -149,6 +149,11 @@ def test_prometheus_scrapes_what_the_pipeline_commits(live: Live, tmp_path: Path
         rejected = server.values("lowmark_stream_rejected_records_total > 0")
         assert rejected == {"UNKNOWN_FRAMING,s": 1}
         assert server.values(merged) == {"accounts": state.merged}
+        assert server.values("lowmark_table_written_rows_total")["accounts"] >= state.merged
+        assert server.values("lowmark_stream_written_bytes_total")["s"] > 0
+        assert server.values("lowmark_table_pending_changes") == {"accounts": 0}
+        oldest_delete = "lowmark_table_oldest_unapplied_delete_age_seconds"
+        assert server.values(oldest_delete) == {"accounts": 0}
         assert server.values("lowmark_job_duration_seconds_count{kind='apply'}")["apply"] >= 2
         assert server.values("lowmark_batch_duration_seconds_count")["s"] >= 2
         assert 0 <= server.values("lowmark_stream_lag_seconds")["s"] < WITHIN_S
