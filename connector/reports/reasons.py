@@ -107,7 +107,7 @@ def _of_pipelines(pipelines: Mapping[str, PipelineStatus]) -> Iterator[Reason]:
 
 
 def _waits_long(process: PipelineStatus) -> str:
-    """What it waits for. Empty: nothing, or not for long."""
+    """Return for what it has waited for long. Empty: for nothing."""
     waiting = process.waiting
     is_long = waiting is not None and process.now - waiting.at >= WAITS_LONG_US
     return text_of_waiting(waiting, process.now) if waiting is not None and is_long else ""

@@ -320,7 +320,9 @@ def test_the_status_says_whether_a_bridge_runs(
         return of_bridge
 
     def reasons() -> list[str]:
-        return [r.text for r in status(config).reasons if r.code == "BRIDGE_DOWN"]
+        lines = [reason.line for reason in status(config).reasons]
+        down = "BRIDGE_DOWN stream shop: "
+        return [line.removeprefix(down) for line in lines if line.startswith(down)]
 
     source.snapshot("a", [{"id": 1, "n": "s"}])
     assert reasons() == ["not running: no process has left a record"]
