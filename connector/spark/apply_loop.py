@@ -314,6 +314,7 @@ class Applies:
             except BaseException:
                 self._cancel(threads)
                 raise
+        self._on_event(reached("tables applied", total, total))
         if failed is not None:
             raise failed
 

@@ -254,6 +254,7 @@ def test_status_shows_a_refused_configuration(
     path, events = folder.parent / "connector.toml", list[Event]()
     file = ConfigFile(path, {})
     reloads = Reloads(file, Overrides(str(folder)), events.append)
+    store(folder, here())
     assert reloads.next_config() is None
     for text, setting in (
         (SETTINGS.replace("10m", "10 parsecs"), "max_staleness"),
