@@ -19,6 +19,7 @@ from connector.state.jobs import Job, JobKind
 from connector.state.table_state import TableState
 from connector.tables.alterations import with_overrides
 from connector.tables.values import Encoding
+from tests.unit.services.test_process import here, store
 from tests.unit.warehouses import log_table
 
 SETTINGS = (

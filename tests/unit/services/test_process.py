@@ -233,7 +233,7 @@ def test_an_older_process_does_not_end_the_record_of_a_newer_one(tmp_path: Path)
 
 
 def test_a_second_pipeline_gets_a_warning(tmp_path: Path) -> None:
-    """RUN-1: before they end each other. One that has ended, or is this process, is none."""
+    """RUN-1: before they end each other, but not of one that has ended, nor of this process."""
     events: list[Event] = []
     for before in (here(pid=os.getppid(), host="h", ended_at=1), here(host=platform.node())):
         store(tmp_path, before)
