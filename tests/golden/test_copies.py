@@ -164,6 +164,25 @@ def test_a_comparison_in_many_parts_is_the_same(
     assert results[0][0].different > 0
 
 
+def test_a_large_copy_is_compared_in_parts(
+    config: ConnectorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OPR-1: memory is bounded, also if only the copy has the rows."""
+    file, parts = exported(config, tmp_path / "x.jsonl"), list[set[int]]()
+    row, of_buckets = rows_of(file)[4], reconcile_module._of_buckets
+    write(file, [{**row, "region": f"new{number}"} for number in range(200)])
+    monkeypatch.setattr(reconcile_module, "_AT_ONCE", 10)
+
+    def counted(mine: Any, others: Any, wanted: set[int]) -> Any:
+        parts.append(wanted)
+        return of_buckets(mine, others, wanted)
+
+    monkeypatch.setattr(reconcile_module, "_of_buckets", counted)
+    result, _ = compared(config, file)
+    assert (result.missing, result.extra) == (200, 36)
+    assert len(parts) >= 20
+
+
 def test_a_table_is_compared_with_another_delta_table(
     config: ConnectorConfig, tmp_path: Path
 ) -> None:
