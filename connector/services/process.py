@@ -47,8 +47,9 @@ def recorded(
     recorder = _Recorder(config, once=once, bridge=bridge)
 
     def work() -> None:
-        if bridge is None:
-            _warn_of_others(config, on_event)
+        with suppress(OSError):
+            if bridge is None:
+                _warn_of_others(config, on_event)
         recorder.work()
 
     thread = threading.Thread(target=work, name="process record", daemon=True)
