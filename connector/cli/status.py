@@ -104,7 +104,7 @@ def _check(ctx: click.Context, *, as_json: bool, watch: bool) -> int:
 
 def _print_reasons(reasons: Iterable[Reason]) -> None:
     for reason in reasons:
-        show_text(escaped(reason.line))
+        show_text(escaped(reason.line), reason.code)
 
 
 def _print(report: StatusReport) -> None:
