@@ -4,7 +4,7 @@ TBL-21).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -121,17 +121,20 @@ def all_jobs(
     For example: `sums_by(Period.HOUR, all_jobs(config))`. Raises `TableError` if the warehouse
     cannot be read.
     """
-    from connector.lake.jobs import History, batches
+    from connector.lake.jobs import History
 
     ended = History(warehouse_of(config)).jobs(kinds=kinds, since=since)
     if JobKind.BATCH in kinds:
         for stream in config.streams:
-            ended += batches(warehouse_of(config), stream, since=since)
+            ended += batches(config, stream, since=since)
     return sorted(ended, key=lambda job: -job.ended_at)
 
 
-def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> list[Job]:
-    """The applies, rebuilds, merging reads and maintenance of a table, the newest first.
+def jobs(
+    config: ConnectorConfig, table: str, *, limit: int | None = None, since: int = 0
+) -> list[Job]:
+    """The applies, rebuilds, merging reads and maintenance of a table that ended at `since` (µs) or
+    later, the newest first.
 
     For example: `jobs(config, "orders", limit=1)[0].duration_s`. Raises `ConfigError` if there is
     no such table or `limit` is not allowed, `TableError` if the history cannot be read.
@@ -142,7 +145,16 @@ def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> li
     is_number = isinstance(limit, int) and not isinstance(limit, bool)
     if limit is not None and not (is_number and 0 < limit <= MAX_LONG):
         raise argument_invalid("limit", limit, "a whole number above 0, or None for all jobs")
-    return History(warehouse_of(config)).jobs(table, limit=limit)
+    return History(warehouse_of(config)).jobs(table, limit=limit, since=since)
+
+
+def batches(config: ConnectorConfig, stream: str, *, since: int = 0) -> Iterator[Job]:
+    """Yield the batches of a stream that were committed at `since` (µs) or later, the newest first
+    (JOB-1). Raises `TableError` if the warehouse cannot be read.
+    """
+    from connector.lake.jobs import batches
+
+    return batches(warehouse_of(config), stream, since=since)
 
 
 def apply_p95_s(config: ConnectorConfig, table: str) -> float | None:

@@ -37,8 +37,8 @@ def test_a_chart_is_an_image_with_a_text(history: list[Job], bound: int | None) 
         assert image.attrib["aria-label"] == chart.summary
         assert len(chart.values) == BARS
         for bar in image.iter("rect"):
-            assert 0 <= float(bar.attrib["y"]) <= 102
-            assert 0 <= float(bar.attrib["x"]) + float(bar.attrib["width"]) <= 720.1
+            assert 0 <= float(bar.attrib["y"]) <= 82
+            assert 0 <= float(bar.attrib["x"]) + float(bar.attrib["width"]) <= 360.1
 
 
 @given(st.lists(jobs()))
@@ -61,4 +61,4 @@ def test_an_age_over_the_bound_is_marked() -> None:
 
 def test_a_chart_without_a_job_has_a_text() -> None:
     """WEB-2: right after the start."""
-    assert "no job" in charts_of_table([], NOW, 60)[0].summary
+    assert "no value" in charts_of_table([], NOW, 60)[0].summary
