@@ -71,7 +71,7 @@ def console_app(pages: Pages, token: str = "", *, is_local: bool = True) -> ASGI
         routes=[
             *(
                 Route(path, _endpoint(templates, act), methods=["GET"])
-                for path, act in _paths(pages).items()
+                for path, act in paths(pages).items()
             ),
             Route("/console.css", _file(templates, "console.css", "text/css")),
             Route("/icon.svg", _file(templates, "icon.svg", "image/svg+xml")),
@@ -85,7 +85,8 @@ def console_app(pages: Pages, token: str = "", *, is_local: bool = True) -> ASGI
     return _Guard(app, token, is_local=is_local)  # outside of the handler of `Exception`
 
 
-def _paths(pages: Pages) -> Mapping[str, Callable[[Mapping[str, str]], Page]]:
+def paths(pages: Pages) -> Mapping[str, Callable[[Mapping[str, str]], Page]]:
+    """The pages by path. Each takes the parameters of the path and of the query."""
     return {
         "/": lambda _: pages.overview(),
         "/configuration": lambda _: pages.configuration(),

@@ -9,13 +9,14 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-from connector.state.jobs import Job
+from connector.state.jobs import Job, JobKind
 from connector.text import duration
 
 HOURS: Final = 6
 BARS: Final = 72
 """One for five minutes."""
 _BAR_US: Final = HOURS * 3600 * 1_000_000 // BARS
+_APPLIES: Final = (JobKind.APPLY, JobKind.REBUILD)
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 360, 100, 56, 18
 
 
@@ -88,11 +89,11 @@ def charts_of_table(jobs: Iterable[Job], now: int, bound_s: int | None) -> list[
     """Return the charts of the applies of a table.
 
     Args:
-        jobs: Applies and rebuilds.
+        jobs: The jobs of the table.
         now: The time at the right edge (µs).
         bound_s: The bound in force. None: the table has no bound.
     """
-    done = [job for job in jobs if not job.error]
+    done = [job for job in jobs if job.kind in _APPLIES and not job.error]
     ages = [
         (job.ended_at, (job.ended_at - job.watermark_before) / 1_000_000)
         for job in done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -71,6 +72,7 @@ class Pages:
         """Both may raise `ConnectorError`, as each page."""
         self._config, self._report = config, report
         self._batches: dict[str, Batches] = {}
+        self._reads_letters = threading.Lock()  # each read may have many large ones in memory
 
     def overview(self) -> Page:
         """The reasons why a person is needed, and all streams and tables."""
@@ -153,7 +155,8 @@ class Pages:
         letters, reason = self._letters(given["stream"]), given.get("reason", "")
         which = LetterFilter(reasons=_reasons(reason), rule=given.get("rule", ""))
         opened = _Opened(letters.list(which), LETTERS_LISTED if reason else 0)
-        groups = list(grouped(opened, ("reason", "rule", "table"), letters.schemas))
+        with self._reads_letters:
+            groups = list(grouped(opened, ("reason", "rule", "table"), letters.schemas))
         values = {
             "title": f"Dead letters of {given['stream']}",
             "stream": given["stream"],
@@ -171,7 +174,8 @@ class Pages:
     def letter(self, given: Mapping[str, str]) -> Page:
         """One letter: its facts, its bytes beside the decoded record, the verdict of a replay."""
         stream, letters = given["stream"], self._letters(given["stream"])
-        letter, status, history = letters.find(given["letter"])
+        with self._reads_letters:
+            letter, status, history = letters.find(given["letter"])
         report = letters.report(letter, status, history)
         hexes, decoded = list[str](), list[str]()
         if letter.value is not None:
@@ -196,7 +200,7 @@ class Pages:
 
     def configuration(self) -> Page:
         """The configuration without its secrets."""
-        entries = list(_entries(self._config()))
+        entries = Grid(("setting", "value"), list(_entries(self._config())))
         return Page("configuration", {"title": "Configuration", "entries": entries})
 
     def _read_batches(self, stream: str, since: int) -> Iterator[Job]:

@@ -248,7 +248,7 @@ def test_the_configuration_shows_no_secret(warehouse: Path, client: httpx.Client
         assert secret not in text
     assert "mine" in text
     assert "***" in text
-    for name in ("tables.tokens.name", "<dd>password</dd>", "<dd>secret_id</dd>"):
+    for name in ("tables.tokens.name", "<td>password</td>", "<td>secret_id</td>"):
         assert name in text, "a name is no secret"
 
 
