@@ -84,7 +84,7 @@ def check_console(config: ConnectorConfig) -> None:
     """WEB-1: links and the form for a row lead from the first page to pages of every kind."""
     pages = Pages(lambda: config, lambda: status(config))
     patterns = {re.compile(re.sub(r"\{.*?\}", "[^/]+", path)): path for path in paths(pages)}
-    opened, listed = dict[tuple[str | None, bool], str](), ["/"]
+    opened, listed = set[tuple[str | None, bool]](), ["/"]
     with (
         serving(console_app(pages), Address(port=0)) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client,
@@ -92,8 +92,9 @@ def check_console(config: ConnectorConfig) -> None:
         while listed:
             path, _, query = (whole := listed.pop()).partition("?")
             kind = next((patterns[it] for it in patterns if it.fullmatch(path)), None)
-            if opened.setdefault((kind, bool(query)), whole) != whole:
+            if (kind, bool(query)) in opened:
                 continue
+            opened.add((kind, bool(query)))
             page = client.get(whole)
             assert page.status_code == 200, (whole, page.text)
             for link in re.findall(r'(?:href|action)="(.*?)"', page.text):
