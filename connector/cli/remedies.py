@@ -138,7 +138,7 @@ REASONS: Final[Mapping[str, Template]] = {
 
 
 def command_of_reason(reason: Reason) -> str:
-    """The command line that mends the cause of a reason, or shows more of it."""
+    """The command line that helps with a reason of a status."""
     line = command_of(reason.fields.get("error", ""), reason.fields)
     line = line or REASONS[reason.code].line(reason.fields)
     assert line is not None, f"{reason.code} has the values of its command"

@@ -1,4 +1,4 @@
-"""What a page does not wait for: the status, read in the background, and a stream's old batches."""
+"""The status, read in the background, and the batches of a stream, so that no page waits for them."""
 
 from __future__ import annotations
 

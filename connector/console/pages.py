@@ -154,7 +154,7 @@ class Pages:
         """The open letters of a stream by reason; those of one reason with `reason` and `rule`."""
         letters, reason = self._letters(given["stream"]), given.get("reason", "")
         which = LetterFilter(reasons=_reasons(reason), rule=given.get("rule", ""))
-        opened = _Opened(letters.list(which), LETTERS_LISTED if reason else 0)
+        opened = OpenedLetters(letters.list(which), LETTERS_LISTED if reason else 0)
         with self._reads_letters:
             groups = list(grouped(opened, ("reason", "rule", "table"), letters.schemas))
         values = {
@@ -210,7 +210,7 @@ class Pages:
         return DeadLetters(self._config(), stream)
 
 
-class _Opened:
+class OpenedLetters:
     """Yields letters, up to a number and for some seconds, and keeps the `first` of them without
     their bytes.
     """
