@@ -1,4 +1,4 @@
-"""The status, read in the background, and the batches of a stream, so that no page waits for them."""
+"""The status, read in the background, and the batches of a stream: no page waits for all of them."""
 
 from __future__ import annotations
 
