@@ -103,7 +103,7 @@ _VALIDATE: Final = Template("validate")
 _LIST_PARTITIONS: Final = Template("partitions list", ("stream",))
 _LIST_TRANSACTIONS: Final = Template("transactions list", ("stream",))
 _BATCHES_AND_APPLIES: Final = Template("jobs --by hour")
-_LAST_JOBS: Final = Template("table history", ("table",))
+_LAST_JOBS: Final = Template("jobs", options={"--table": "table"})
 REASONS: Final[Mapping[str, Template]] = {
     "HEADROOM": _VALIDATE,
     "PIPELINE_DOWN": Template("run"),

@@ -1,4 +1,4 @@
-"""The status, read in the background, and the batches of a stream: no page waits for all of them."""
+"""The status, read in the background, and the batches of a stream, read bit by bit."""
 
 from __future__ import annotations
 
