@@ -149,8 +149,10 @@ def pipelines(report: StatusReport) -> Iterator[tuple[str, str]]:
 def commands(report: StatusReport) -> list[str]:
     """The commands that help with the reasons and the hints, each once."""
     of_reasons = map(command_of_reason, report.reasons)
+    stalled = [stream.name for stream in report.streams.values() if stream.stalled]
+    of_stalls = (f"connector partitions list {name}" for name in stalled)  # also unverified ones
     of_columns = (line for table in report.tables.values() for line in add_column(table))
-    return list(dict.fromkeys([*of_reasons, *of_columns]))
+    return list(dict.fromkeys([*of_reasons, *of_stalls, *of_columns]))
 
 
 def add_column(status: TableStatus) -> list[str]:

@@ -101,6 +101,20 @@ def test_the_first_page_leads_from_each_reason_to_its_page_and_its_command(
     assert parses(command)
 
 
+def test_reasons_with_one_command_show_it_once(
+    warehouse: Path, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WEB-1: for example, if 200 tables are older than their bounds."""
+    listed = CASES["TABLE_STALE"][0]() * 3 + CASES["DEAD_LETTERS"][0]()
+    monkeypatch.setattr(import_module("connector.services.status"), "reasons_of", lambda *_: listed)
+    page = client.get("/").text
+    assert page.count(">TABLE_STALE<") == 3
+    assert re.findall(r'command"><code>(.*?)</code>', page) == [
+        "connector jobs --by hour",
+        "connector dead-letters list --stream s",
+    ]
+
+
 def test_each_reason_has_a_command() -> None:
     """WEB-1: a new code needs one, too."""
     assert tuple(REASONS) == CODES
