@@ -124,6 +124,7 @@ REASONS: Final[Mapping[str, Template]] = {
     "LOSS_UNCONFIRMED": Template("table confirm --help", ("table",)),
     "ROWS_BLOCKED": _LIST_LETTERS[0],
     "RELEASES_WITHHELD": _LIST_WRITE_STREAMS[0],
+    "ERASURE_UNFINISHED": Template("erase --help"),
     "TRANSACTIONS_INCOMPLETE": _LIST_TRANSACTIONS,
     "AUDIT_FAILED": Template("audit", ("stream",)),
     "JOB_FAILED": _LAST_JOBS,
