@@ -66,10 +66,10 @@ def tls_failed(where: str, cause: str) -> BrokerError:
     )
 
 
-def access_denied(request: str, cause: str) -> BrokerError:
+def access_denied(request: str, cause: str, right: str) -> BrokerError:
     return BrokerError(
         "KAFKA_ACCESS_DENIED",
-        f"Kafka refused the request: {request}",
+        f"Kafka refused the request: {request}. It needs the right {right}",
         cause,
         "Give this user the rights that docs/howto/run-against-your-cluster.md lists",
     )

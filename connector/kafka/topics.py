@@ -67,7 +67,7 @@ MIN_INSYNC_REPLICAS: Final = 2
 and producers go on without one (SEC-3).
 """
 
-_is_topic_name: Final = re.compile(r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,249}").fullmatch
+is_topic_name: Final = re.compile(r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,249}").fullmatch
 """Kafka's rule. librdkafka ends the process for some other names."""
 
 _ASK_TIMEOUT_S: Final = 15.0
@@ -111,7 +111,7 @@ def describe(kafka: KafkaConfig, topic: str, admin: AdminClient | None = None) -
 
     Raises `TopicError` if there is no such topic, and `BrokerError`.
     """
-    if not _is_topic_name(topic):
+    if not is_topic_name(topic):
         allowed = "1 to 249 of the characters - _ . a-z A-Z 0-9, and not . or .."
         raise argument_invalid("topic", topic, allowed)
     admin = admin or client.admin(kafka)
@@ -120,7 +120,8 @@ def describe(kafka: KafkaConfig, topic: str, admin: AdminClient | None = None) -
     configs = client.wait_for(
         admin.describe_configs([resource], request_timeout=_ASK_TIMEOUT_S)[resource],
         kafka,
-        f"describe topic {topic}",
+        f"describe the settings of topic {topic}",
+        "DescribeConfigs",
     )
     return TopicFacts(
         topic=topic,
@@ -374,7 +375,7 @@ def delete_before(kafka: KafkaConfig, topic: str, offsets: Mapping[int, int]) ->
     until = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]
     admin = client.admin(kafka)  # without it, no answer comes
     for deleted in admin.delete_records(until).values():
-        client.wait_for(deleted, kafka, f"delete records of {topic}")
+        client.wait_for(deleted, kafka, f"delete records of {topic}", "Delete")
 
 
 def high_watermarks(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
@@ -435,7 +436,7 @@ def _create(
         config["min.insync.replicas"] = str(MIN_INSYNC_REPLICAS)
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
     try:
-        client.wait_for(admin.create_topics([new])[topic], kafka, f"create topic {topic}")
+        client.wait_for(admin.create_topics([new])[topic], kafka, f"create topic {topic}", "Create")
     except BrokerError as error:
         if _code_of(error) == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
