@@ -114,7 +114,8 @@ def describe(kafka: KafkaConfig, topic: str, admin: AdminClient | None = None) -
     if not is_topic_name(topic):
         allowed = "1 to 249 of the characters - _ . a-z A-Z 0-9, and not . or .."
         raise argument_invalid("topic", topic, allowed)
-    admin = admin or client.admin(kafka)
+    if admin is None:  # a client is false: it has no messages
+        admin = client.admin(kafka)
     topic_id, partitions = identity_of(ask_identity(admin, topic), kafka, topic)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     configs = client.wait_for(
@@ -368,6 +369,35 @@ def end_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
     transactions can see.
     """
     return _offsets(client.admin(kafka), kafka, facts, LATEST)
+
+
+class TopicLooks:
+    """Looks at a topic again and again with one client, because each new one logs in and asks for
+    the cluster first. Any thread may use it.
+    """
+
+    def __init__(self, kafka: KafkaConfig, topic: str) -> None:
+        self._kafka, self._topic = kafka, topic
+        self._admin: AdminClient | None = None
+
+    def topic_id(self) -> str:
+        """Return the id of the topic. Raises `TopicError` if there is none, and `BrokerError`."""
+        return self._look()[0]
+
+    def committed_ends(self) -> dict[int, int]:
+        """Return the same as `end_offsets`. Raises as `topic_id` does."""
+        return self._look(with_ends=True)[1]
+
+    def _look(self, *, with_ends: bool = False) -> tuple[str, dict[int, int]]:
+        kafka, admin = self._kafka, self._admin
+        if admin is None:
+            admin = client.admin(kafka)
+        self._admin = None  # after an error, the next look has another client
+        topic_id, partitions = identity_of(ask_identity(admin, self._topic), kafka, self._topic)
+        asked = [(self._topic, partition.id) for partition in partitions if with_ends]
+        ends = offsets_of(admin, kafka, LATEST, asked)
+        self._admin = admin
+        return topic_id, {number: offset for (_, number), offset in ends.items()}
 
 
 def delete_before(kafka: KafkaConfig, topic: str, offsets: Mapping[int, int]) -> None:
