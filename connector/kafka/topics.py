@@ -381,7 +381,7 @@ class TopicLooks:
         self._admin: AdminClient | None = None
 
     def topic_id(self) -> str:
-        """Return the id of the topic. Raises `TopicError` if there is none, and `BrokerError`."""
+        """Return the id of the topic. Raises `TopicError` if it is missing, and `BrokerError`."""
         return self._look()[0]
 
     def committed_ends(self) -> dict[int, int]:

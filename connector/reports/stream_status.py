@@ -30,11 +30,12 @@ class OpenLetters:
     """Dead letters that were not replayed or discarded: their number, and since when (µs; None:
     unknown).
 
-    `is_known` is False if the ledger could not be read, and `problem` says why. Then `count`
-    includes all dead letters (DLQ-7). `under_way`: some were replayed, and ingest has not read all
-    these replays. `uncounted_tables` are the tables of a stream that could not be read. `count`
-    lacks the dead letters that only their applies found. `withheld` is the number of releases that
-    are withheld, which are treated like dead letters (WRS-18).
+    `is_known` is False if the ledger could not be read. Then `count` includes all dead letters
+    (DLQ-7). If Kafka refused the read, `problem` names the right. `under_way`: some were replayed,
+    and ingest has not read all these replays.
+    `uncounted_tables` are the tables of a stream that could not be read. `count` lacks the dead
+    letters that only their applies found. `withheld` is the number of releases that are
+    withheld, which are treated like dead letters (WRS-18).
     """
 
     count: Annotated[int, Named("open_dead_letters")] = 0
@@ -263,7 +264,7 @@ def open_letters(
     totals: Totals | None,
     first: int | None,
     *,
-    problem: str = "",
+    problem: str | None = None,
     under_way: bool = False,
 ) -> tuple[OpenLetters, dict[str, OpenLetters]]:
     """Return the open dead letters of a stream, and of each of its tables.
@@ -278,14 +279,15 @@ def open_letters(
         topic_id: The id of the change topic.
         totals: The totals of the ledger. None: there were no actions.
         first: The first failure of the oldest dead letter (µs).
-        problem: Why the ledger could not be read. Empty: it could.
+        problem: Why the ledger could not be read. Empty: Kafka did not answer. None: it could.
         under_way: Whether replays are not ingested yet.
     """
     closed = {} if totals is None else totals.closed
     since = first if totals is None or totals.open_since is None else totals.open_since
 
     def letters(count: int) -> OpenLetters:
-        return OpenLetters(count, since if count else None, not problem, problem, under_way)
+        since_when = since if count else None
+        return OpenLetters(count, since_when, problem is None, problem or "", under_way)
 
     closed_external = sum(
         count for (letter_topic, _), count in closed.items() if letter_topic != topic_id

@@ -346,7 +346,8 @@ def _letters_of(
         topic_id = topics.describe(config.kafka, stream.topic, admin).topic_id
         totals = read_totals(config.kafka, stream.topic)
     except (BrokerError, TopicError) as error:
-        return open_letters(rejected, letters, external, "", None, first, problem=error.problem)
+        problem = error.problem if error.code == "KAFKA_ACCESS_DENIED" else ""
+        return open_letters(rejected, letters, external, "", None, first, problem=problem)
     sent = NONE_SENT if totals is None else totals.sent
     under_way = (
         sent.topic_id == topic_id
