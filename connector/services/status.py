@@ -28,7 +28,7 @@ from connector.reports.stream_status import (
     stream_status,
 )
 from connector.reports.table_status import TableJobs, TablePace, TableStatus, table_status
-from connector.services.process import status_of_pipeline
+from connector.services.process import status_of_bridge, status_of_pipeline
 from connector.services.reload import refused_reload
 from connector.services.source_tables import followed_tables
 from connector.services.warehouses import warehouse_of
@@ -106,17 +106,19 @@ class _Reader:
             for name in self._config.tables
         }
         for name, stream in self._config.streams.items():
-            self.report.pipelines[name] = self._pipeline(name)
+            self.report.pipelines[name] = self._process(status_of_pipeline, name)
             read = partial(logged_progress_of, self._warehouse, name, with_frontier=True)
             if (logged := self._try(f"streams.{name}", read)) is not None:
                 of_stream = {table: states[table] for table in self._config.tables_of(name)}
                 self._read_stream(stream, logged, of_stream)
 
-    def _pipeline(self, stream: str) -> PipelineStatus:
+    def _process(
+        self, read: Callable[[ConnectorConfig, str, int], PipelineStatus], stream: str
+    ) -> PipelineStatus:
         for error in self.report.errors.values():
             if error.code == "STORE_UNREACHABLE":  # do not wait for it again
                 return pipeline_status(None, self.report.at, unreadable=error.problem)
-        return status_of_pipeline(self._config, stream, self.report.at)
+        return read(self._config, stream, self.report.at)
 
     def _read_stream(
         self, stream: StreamConfig, logged: LoggedProgress, states: Mapping[str, TableState | None]
@@ -200,7 +202,9 @@ class _Reader:
         )
 
     def _bridge(self, stream: StreamConfig) -> BridgeStatus:
-        """The status of the bridge of a stream, from its heartbeats in Kafka (SRC-8)."""
+        """The status of the bridge of a stream, from its heartbeats in Kafka (SRC-8), and from its
+        record (RUN-1).
+        """
         from connector.kafka.bridge.status import bridge_status
 
         tables = self._try(f"streams.{stream.name}", lambda: followed_tables(self._config)) or {}
@@ -210,7 +214,8 @@ class _Reader:
             if table.with_default
         }
         status = bridge_status(self._config, stream, self.report.at, timeout_s=ASK_TIMEOUT_S)
-        return replace(status, missing_defaults=defaults)
+        process = self._process(status_of_bridge, stream.name)
+        return replace(status, missing_defaults=defaults, process=process)
 
     def _headroom(self, stream: StreamConfig, progress: Progress) -> tuple[Headroom, ...] | None:
         """Kafka is not asked if ingest was at the end of the topic within the last minute."""
@@ -330,9 +335,8 @@ def _letters_of(
     tables: Mapping[str, TableState],
 ) -> tuple[OpenLetters, dict[str, OpenLetters]]:
     rejected = sum(progress.rejected.values())
-    letters = {name: state.letters for name, state in tables.items()}
     external = progress.external_dead_letters
-    if not rejected + sum(letters.values()) + external.count:
+    if not rejected + sum(state.letters for state in tables.values()) + external.count:
         return NONE_OPEN, dict.fromkeys(tables, NONE_OPEN)
     from connector.kafka import client, topics
     from connector.kafka.dead_letters.ledger_topic import read_totals
@@ -347,10 +351,10 @@ def _letters_of(
         totals = read_totals(config.kafka, stream.topic)
     except (BrokerError, TopicError) as error:
         problem = error.problem if error.code == "KAFKA_ACCESS_DENIED" else ""
-        return open_letters(rejected, letters, external, "", None, first, problem=problem)
+        return open_letters(rejected, tables, external, "", None, first, problem=problem)
     sent = NONE_SENT if totals is None else totals.sent
     under_way = (
         sent.topic_id == topic_id
         and batch_with(warehouse_of(config), stream.name, sent.ends) is None
     )
-    return open_letters(rejected, letters, external, topic_id, totals, first, under_way=under_way)
+    return open_letters(rejected, tables, external, topic_id, totals, first, under_way=under_way)
