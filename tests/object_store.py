@@ -28,18 +28,32 @@ BUCKET, FAULTY = "lake", "faulty"
 """Tests reach the second one through a proxy that makes faults."""
 KEY, SECRET = "test-key", "test-secret"
 READER_KEY, READER_SECRET = "reader-key", "reader-secret"
+PAGE = Path(__file__).parents[1] / "docs/howto/let-a-colleague-read.md"
+POLICY = json.loads(PAGE.read_text("utf-8").split("```text\n")[1].split("```")[0])
+"""The policy of a colleague, as the page has it."""
+POLICIES = {"colleague": POLICY} | {
+    f"no-{right['Action'].removeprefix('s3:')}": {
+        **POLICY,
+        "Statement": [other for other in POLICY["Statement"] if other != right],
+    }
+    for right in POLICY["Statement"]
+}
+"""That policy, and the policy without each of its rights. The access key is the name."""
+
+
+def _identity(name: str, key: str, secret: str, **rights: list[str]) -> dict[str, object]:
+    return {"name": name, "credentials": [{"accessKey": key, "secretKey": secret}], **rights}
+
+
 _IDENTITIES = {
     "identities": [
-        {
-            "name": name,
-            "credentials": [{"accessKey": key, "secretKey": secret}],
-            "actions": actions,
-        }
-        for name, key, secret, actions in (
-            ("owner", KEY, SECRET, ["Admin", "Read", "Write", "List", "Tagging"]),
-            ("reader", READER_KEY, READER_SECRET, ["Read", "List"]),
-        )
-    ]
+        _identity("owner", KEY, SECRET, actions=["Admin", "Read", "Write", "List", "Tagging"]),
+        _identity("reader", READER_KEY, READER_SECRET, actions=["Read", "List"]),
+        *(_identity(name, name, READER_SECRET, policyNames=[name]) for name in POLICIES),
+    ],
+    "policies": [
+        {"name": name, "content": json.dumps(policy)} for name, policy in POLICIES.items()
+    ],
 }
 _START_WITHIN_S = 60.0
 

@@ -1,4 +1,4 @@
-"""The rights that docs/howto/run-against-your-cluster.md lists, as the page has them (SEC-5)."""
+"""The rights that pages list, as they have them (SEC-5, OPR-7)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AclOperation, ResourceType
 
-PAGE = Path(__file__).parents[1] / "docs/howto/run-against-your-cluster.md"
+PAGES = Path(__file__).parents[1] / "docs/howto"
 _KINDS = {
     "topic": (ResourceType.TOPIC, False),
     "topics": (ResourceType.TOPIC, False),
@@ -42,13 +42,16 @@ class Right:
         return f"{self.operation.name} {self.kind.name} {self.name}"
 
 
-def listed() -> dict[str, list[Right]]:
+def listed(
+    page: str = "run-against-your-cluster.md", title: str = "Rights"
+) -> dict[str, list[Right]]:
     """The rights of each row group of the table, by the text of its first cell."""
-    lines = PAGE.read_text("utf-8").split("\n## Rights\n")[1].split("\n## ")[0].splitlines()
+    text = (PAGES / page).read_text("utf-8")
+    lines = text.split(f"\n## {title}\n")[1].split("\n## ")[0].splitlines()
     found: dict[str, list[Right]] = {}
     who = ""
     for line in lines:
-        if not line.startswith("| ") or line.startswith("| who"):
+        if not line.startswith("| ") or line.startswith(("| who", "| for")):
             continue
         first, resource, operations = (cell.strip() for cell in line.strip("|").split("|"))
         who = first or who

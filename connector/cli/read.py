@@ -100,7 +100,9 @@ def _report_missing(missing: OpenLetters) -> None:
     """Report the dead letters and releases whose changes the rows may lack (DLQ-7)."""
     if missing.count:
         number = counted(missing.count, "dead letter")
-        at_most = "" if missing.is_known else " at most (Kafka cannot be reached)"
+        at_most = (
+            "" if missing.is_known else f" at most ({missing.problem or 'Kafka cannot be reached'})"
+        )
         err(
             f"the changes in {number}{at_most} are not in these rows; to see them: connector"
             " dead-letters list"

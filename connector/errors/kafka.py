@@ -66,10 +66,10 @@ def tls_failed(where: str, cause: str) -> BrokerError:
     )
 
 
-def access_denied(request: str, cause: str) -> BrokerError:
+def access_denied(request: str, cause: str, right: str) -> BrokerError:
     return BrokerError(
         "KAFKA_ACCESS_DENIED",
-        f"Kafka refused the request: {request}",
+        f"Kafka refused the request: {request}. It needs the right {right}",
         cause,
         "Give this user the rights that docs/howto/run-against-your-cluster.md lists",
     )
@@ -274,15 +274,20 @@ def record_unreadable(topic: str, offset: str, cause: str) -> TopicError:
     )
 
 
-def records_deleted(topic: str, kafka_partition: str, first: str, last: str) -> TopicError:
+def _deleted_unread(whose: str, lost: str, times: str, remedy: str, **fields: object) -> TopicError:
+    """`lost` names offsets. `times` says when their records arrived, or is empty."""
+    arrived = f". They had arrived{times}" if times else ""
     return TopicError(
         "RECORDS_DELETED",
-        f"Records of {topic} were deleted before they were read: Kafka partition"
-        f" {kafka_partition}, offsets {first} to {last}",
-        "Retention or another program deleted them before this reader continued",
-        _BACKFILL,
-        topic=topic,
+        f"Kafka deleted records of {whose} before they were read: {lost}",
+        f"The retention of the topic, or another program, deleted them{arrived}",
+        remedy,
+        **fields,
     )
+
+
+def records_deleted(topic: str, lost: str, times: str) -> TopicError:
+    return _deleted_unread(topic, lost, times, _BACKFILL, topic=topic)
 
 
 def topic_shortened(topic: str, kafka_partition: str, end: str, position: str) -> TopicError:
@@ -473,12 +478,10 @@ def stream_topic_replaced(stream: str, problem: str, cause: str) -> TopicError:
 
 
 def stream_records_deleted(stream: str, lost: str, times: str) -> TopicError:
-    return TopicError(
-        "RECORDS_DELETED",
-        f"Kafka deleted records of stream {stream} before they were read: {lost}",
-        f"The retention of the topic, or another program, deleted them. They had arrived{times}"
-        if times
-        else "The retention of the topic, or another program, deleted them",
+    return _deleted_unread(
+        f"stream {stream}",
+        lost,
+        times,
         "Find out which records are missing, and raise the retention. To go on without them, accept"
         " the loss, and send them again. Until you confirm a table, it is no consistent cut",
         stream=stream,

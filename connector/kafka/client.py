@@ -351,12 +351,16 @@ def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
     return broker_unreachable(servers, cause, port if is_local else None)
 
 
-def wait_for(future: Future[_Result], kafka: KafkaConfig, what: str) -> _Result:
-    """Return the answer to the admin request `what`. Raises `BrokerError`."""
+def wait_for(
+    future: Future[_Result], kafka: KafkaConfig, what: str, right: str = "Describe"
+) -> _Result:
+    """Return the answer to the admin request `what`, which needs a `right`. Raises
+    `BrokerError`.
+    """
     try:
         return future.result(READ_TIMEOUT_S)
     except KafkaException as error:
-        raise explain(error.args[0], kafka, what) from error
+        raise explain(error.args[0], kafka, what, right) from error
     except TimeoutError as error:
         raise unreachable(kafka, f"{what}: no answer within {READ_TIMEOUT_S:.0f} s") from error
 
@@ -462,7 +466,7 @@ def messages_between(
             continue  # this read needs no group, and no right to one
         read_at = time.monotonic()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise explain(error, kafka, f"read {topic}")
+            raise explain(error, kafka, f"read {topic}", "Read")
         number, offset = coordinates(message)
         end = ranges[number][1]
         if number not in left:
@@ -488,12 +492,14 @@ def windows_before(
         window *= 10
 
 
-def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> BrokerError:
-    """Return the error for a request `what` that Kafka refused or did not answer."""
+def explain(error: KafkaError, kafka: KafkaConfig, what: str, right: str) -> BrokerError:
+    """Return the error for a request `what` that Kafka refused or did not answer. It needs a
+    `right`.
+    """
     if error.code() in _NO_ANSWER:
         return unreachable(kafka, f"{what}: {error.str()}")
     if error.code() in _FORBIDDEN:
-        return access_denied(what, error.str())
+        return access_denied(what, error.str(), right)
     return request_refused(what, error.str())
 
 

@@ -39,7 +39,10 @@ POLL_EVERY: Final = 100
 
 
 def text_of(error: SendError) -> str:
-    return error if isinstance(error, str) else error.str()
+    if isinstance(error, str):
+        return error
+    is_refused = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    return f"{error.str()}. It needs the right Write" if is_refused else error.str()
 
 
 def is_unknown(error: SendError) -> bool:

@@ -67,7 +67,7 @@ MIN_INSYNC_REPLICAS: Final = 2
 and producers go on without one (SEC-3).
 """
 
-_is_topic_name: Final = re.compile(r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,249}").fullmatch
+is_topic_name: Final = re.compile(r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,249}").fullmatch
 """Kafka's rule. librdkafka ends the process for some other names."""
 
 _ASK_TIMEOUT_S: Final = 15.0
@@ -111,16 +111,18 @@ def describe(kafka: KafkaConfig, topic: str, admin: AdminClient | None = None) -
 
     Raises `TopicError` if there is no such topic, and `BrokerError`.
     """
-    if not _is_topic_name(topic):
+    if not is_topic_name(topic):
         allowed = "1 to 249 of the characters - _ . a-z A-Z 0-9, and not . or .."
         raise argument_invalid("topic", topic, allowed)
-    admin = admin or client.admin(kafka)
+    if admin is None:  # a client is false: it has no messages
+        admin = client.admin(kafka)
     topic_id, partitions = identity_of(ask_identity(admin, topic), kafka, topic)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     configs = client.wait_for(
         admin.describe_configs([resource], request_timeout=_ASK_TIMEOUT_S)[resource],
         kafka,
-        f"describe topic {topic}",
+        f"describe the settings of topic {topic}",
+        "DescribeConfigs",
     )
     return TopicFacts(
         topic=topic,
@@ -381,12 +383,41 @@ def end_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
     return _offsets(client.admin(kafka), kafka, facts, LATEST)
 
 
+class TopicLooks:
+    """Looks at a topic again and again with one client, because each new one logs in and asks for
+    the cluster first. Any thread may use it.
+    """
+
+    def __init__(self, kafka: KafkaConfig, topic: str) -> None:
+        self._kafka, self._topic = kafka, topic
+        self._admin: AdminClient | None = None
+
+    def topic_id(self) -> str:
+        """Return the id of the topic. Raises `TopicError` if it is missing, and `BrokerError`."""
+        return self._look()[0]
+
+    def committed_ends(self) -> dict[int, int]:
+        """Return the same as `end_offsets`. Raises as `topic_id` does."""
+        return self._look(with_ends=True)[1]
+
+    def _look(self, *, with_ends: bool = False) -> tuple[str, dict[int, int]]:
+        kafka, admin = self._kafka, self._admin
+        if admin is None:
+            admin = client.admin(kafka)
+        self._admin = None  # after an error, the next look has another client
+        topic_id, partitions = identity_of(ask_identity(admin, self._topic), kafka, self._topic)
+        asked = [(self._topic, partition.id) for partition in partitions if with_ends]
+        ends = offsets_of(admin, kafka, LATEST, asked)
+        self._admin = admin
+        return topic_id, {number: offset for (_, number), offset in ends.items()}
+
+
 def delete_before(kafka: KafkaConfig, topic: str, offsets: Mapping[int, int]) -> None:
     """Delete the records before an offset in each of these Kafka partitions."""
     until = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]
     admin = client.admin(kafka)  # without it, no answer comes
     for deleted in admin.delete_records(until).values():
-        client.wait_for(deleted, kafka, f"delete records of {topic}")
+        client.wait_for(deleted, kafka, f"delete records of {topic}", "Delete")
 
 
 def high_watermarks(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
@@ -447,7 +478,7 @@ def _create(
         config["min.insync.replicas"] = str(MIN_INSYNC_REPLICAS)
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
     try:
-        client.wait_for(admin.create_topics([new])[topic], kafka, f"create topic {topic}")
+        client.wait_for(admin.create_topics([new])[topic], kafka, f"create topic {topic}", "Create")
     except BrokerError as error:
         if _code_of(error) == KafkaError.TOPIC_ALREADY_EXISTS:
             return False

@@ -86,7 +86,8 @@ def start(producer: Producer, kafka: KafkaConfig, transactional_id: str) -> None
     """
     error = _call(producer.init_transactions, START_TIMEOUT_S)
     if error is not None:
-        raise client.explain(error, kafka, f"start transactions as {transactional_id}")
+        what = f"start transactions as {transactional_id}"
+        raise client.explain(error, kafka, what, "Write")
 
 
 def send_offsets(

@@ -133,6 +133,17 @@ def check_store(warehouse: str) -> None:
         ) from error
 
 
+def has_streams(warehouse: str) -> bool:
+    """Whether a warehouse in an object store has streams, and this user may list them."""
+    from deltalake._internal import DeltaFileSystemHandler
+    from deltalake.exceptions import DeltaError
+
+    with suppress(DeltaError, OSError, ValueError):
+        files: Any = DeltaFileSystemHandler(paths.streams_folder(warehouse), options_of(warehouse))
+        return bool(files.get_file_info_selector("", True))
+    return False
+
+
 def _nearest(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 

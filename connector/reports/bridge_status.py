@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from connector.records.views import TimeOrNull, Viewed
+from connector.records.views import Hidden, TimeOrNull, Viewed
 from connector.reports.pipeline_status import PipelineStatus
 from connector.sources.model import SourceFormat, Waiting
 from connector.text import counted, duration, summarize_names
@@ -32,7 +32,7 @@ class BridgeStatus(Viewed):
     """How far a bridge has published its source.
 
     - `format` is that of the source.
-    - `is_known`: Kafka has answered. Otherwise nothing else is known.
+    - `is_known`: Kafka has answered. Otherwise nothing else is known, and `problem` says why.
     - `lag` is the number of offsets in its topics that are not published.
     - `records_per_s` is the rate at which it published, by its last heartbeats.
     - `position_time` is the commit timestamp up to which everything is published, and
@@ -48,6 +48,7 @@ class BridgeStatus(Viewed):
 
     format: SourceFormat
     is_known: bool = False
+    problem: Hidden[str] = "Kafka did not answer"
     lag: int = 0
     records_per_s: float | None = None
     position_time: TimeOrNull = 0
@@ -77,7 +78,7 @@ class BridgeStatus(Viewed):
     def facts(self, now: int) -> Iterator[tuple[str, str]]:
         """Yield what `status` shows, as a name and a text."""
         if not self.is_known:
-            yield "bridge", f"{self.format}: Kafka did not answer"
+            yield "bridge", f"{self.format}: {self.problem}"
         elif not self.heartbeat_at:
             yield "bridge", f"{self.format}: it has published nothing yet"
         else:

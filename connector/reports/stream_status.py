@@ -32,7 +32,8 @@ class OpenLetters:
     unknown).
 
     `is_known` is False if the ledger could not be read. Then `count` includes all dead letters
-    (DLQ-7). `under_way`: some were replayed, and ingest has not read all these replays.
+    (DLQ-7). If Kafka refused the read, `problem` names the right. `under_way`: some were replayed,
+    and ingest has not read all these replays.
     `uncounted_tables` are the tables of a stream that could not be read. `count` lacks the dead
     letters that only their applies found. `withheld` is the number of releases that are
     withheld, which are treated like dead letters (WRS-18).
@@ -41,6 +42,7 @@ class OpenLetters:
     count: Annotated[int, Named("open_dead_letters")] = 0
     since: Annotated[Time | None, Named("dead_letters_since")] = None
     is_known: Annotated[bool, Named("is_ledger_known")] = True
+    problem: Hidden[str] = ""
     under_way: Annotated[bool, Named("replays_under_way")] = False
     uncounted_tables: Hidden[tuple[str, ...]] = ()
     withheld: Annotated[int, Named("withheld_releases")] = 0
@@ -247,9 +249,10 @@ class StreamStatus(Viewed):
         if self.dead_letters.under_way:
             yield "replayed dead letters are not ingested yet"
         if not self.dead_letters.is_known:
+            why = f" ({problem})" if (problem := self.dead_letters.problem) else ""
             yield (
-                "the ledger could not be read, so replayed and discarded dead letters are counted"
-                " as open"
+                f"the ledger could not be read{why}, so replayed and discarded dead letters are"
+                " counted as open"
             )
         if self.uncounted_tables:
             names = summarize_names(self.uncounted_tables)
@@ -264,12 +267,12 @@ def open_letters(
     totals: Totals | None,
     first: int | None,
     *,
-    is_known: bool = True,
+    problem: str | None = None,
     under_way: bool = False,
 ) -> tuple[OpenLetters, dict[str, OpenLetters]]:
     """Return the open dead letters of a stream, and of each of its tables.
 
-    A rejected record without a known table counts for every table. `is_known` and `under_way` are
+    A rejected record without a known table counts for every table. `problem` and `under_way` are
     copied to all results.
 
     Args:
@@ -279,14 +282,15 @@ def open_letters(
         topic_id: The id of the change topic.
         totals: The totals of the ledger. None: there were no actions.
         first: The first failure of the oldest dead letter (µs).
-        is_known: Whether the ledger could be read.
+        problem: Why the ledger could not be read. Empty: Kafka did not answer. None: it could.
         under_way: Whether replays are not ingested yet.
     """
     closed = {} if totals is None else totals.closed
     since = first if totals is None or totals.open_since is None else totals.open_since
 
     def letters(count: int) -> OpenLetters:
-        return OpenLetters(count, since if count else None, is_known, under_way)
+        since_when = since if count else None
+        return OpenLetters(count, since_when, problem is None, problem or "", under_way)
 
     closed_external = sum(
         count for (letter_topic, _), count in closed.items() if letter_topic != topic_id

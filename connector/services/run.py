@@ -463,7 +463,7 @@ def ports_of(
     from connector.spark.ingest.ports import IngestPorts
 
     kafka, name, topic = config.kafka, stream.name, stream.topic
-    describe = partial(topics.describe, kafka, topic)
+    describe, looks = partial(topics.describe, kafka, topic), topics.TopicLooks(kafka, topic)
     facts = describe()
     for problem in topics.check(facts):
         on_event(warning("TOPIC_SETTING", problem, stream=name))
@@ -475,7 +475,7 @@ def ports_of(
         publish=_publisher(config, topic, stack, counter or _Counter()),
         now=now_us,
         high_watermarks=lambda: topics.high_watermarks(kafka, describe()),
-        committed_ends=lambda: topics.end_offsets(kafka, describe()),
+        committed_ends=looks.committed_ends,
         count_rows=count_rows,
         earliest=lambda: topics.beginning_offsets(kafka, describe()),
         schema_by_id=_registry(config, stack),
@@ -492,7 +492,7 @@ def ports_of(
         erased=lambda: overrides.erased(name),
         open_transactions=lambda: open_transactions(kafka, describe()),
         read=lambda offsets: records_between(
-            *(kafka, topic, describe().topic_id),
+            *(kafka, topic, looks.topic_id()),
             {k: (offsets.start.get(k, 0), end) for k, end in offsets.end.items()},
         ),
     )

@@ -355,8 +355,9 @@ def _letters_of(
         admin = client.admin(config.kafka, timeout_s=ASK_TIMEOUT_S)
         topic_id = topics.describe(config.kafka, stream.topic, admin).topic_id
         totals = read_totals(config.kafka, stream.topic)
-    except (BrokerError, TopicError):
-        return open_letters(rejected, tables, external, "", None, first, is_known=False)
+    except (BrokerError, TopicError) as error:
+        problem = error.problem if error.code == "KAFKA_ACCESS_DENIED" else ""
+        return open_letters(rejected, tables, external, "", None, first, problem=problem)
     sent = NONE_SENT if totals is None else totals.sent
     under_way = (
         sent.topic_id == topic_id

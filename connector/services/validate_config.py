@@ -94,7 +94,7 @@ def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
             yield from _replicas(config.kafka, stream)
         except ConnectorError as error:
             yield _fault(error)
-            if isinstance(error, BrokerError):
+            if isinstance(error, BrokerError) and error.code != "KAFKA_ACCESS_DENIED":
                 return  # the next stream would wait for the same brokers
 
 
@@ -134,10 +134,17 @@ def _spark(config: ConnectorConfig) -> Iterator[Finding]:
 
 def _store(config: ConnectorConfig) -> Iterator[Finding]:
     """The object store is reachable, and can be read and written (STO-4)."""
-    from connector.lake.checks import check_store
+    from connector.lake.checks import check_store, has_streams
 
     warehouse = warehouse_of(config)
-    check_store(warehouse)
+    try:
+        check_store(warehouse)
+    except TableError as error:
+        if error.code != "STORE_ACCESS_DENIED" or not has_streams(warehouse):
+            raise
+        text = "This user cannot write there: it can read, and nothing else"
+        yield _warning(f"warehouse: {warehouse}. {text}")
+        return
     yield _ok(f"warehouse: {warehouse}; it can be read and written")
 
 

@@ -121,7 +121,8 @@ def _kafka_situation(text: str, what: str) -> ConnectorError | None:
             f"for {what}", cause or f"{_NO_CLIENT}: it got no token, or cannot use a certificate"
         )
     if "AuthorizationException" in text:
-        return access_denied(f"read {what} with Spark", _line_with("AuthorizationException", text))
+        cause = _line_with("AuthorizationException", text)
+        return access_denied(f"read {what} with Spark", cause, "Read")
     if (sign := next((sign for sign in _AWAY if sign in text), None)) is not None:
         return spark_broker_unreachable(what, f"{sign}: {_line_with(sign, text)}".rstrip(": "))
     return None

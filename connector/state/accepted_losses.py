@@ -76,6 +76,17 @@ def text_of(lost: Lost) -> str:
     )
 
 
+def times_of(lost: Lost, left: Mapping[int, int], read_to: int | None = None) -> str:
+    """When lost records arrived, for example " before 2026-11-27 09:00:00Z". `left` has the arrival
+    (µs) of the first record that is left, by Kafka partition, and `read_to` is that of the last one
+    that was read. Empty: neither is known.
+    """
+    times = "" if read_to is None else f" after {view_of_time(read_to)}"
+    if lost.keys() <= left.keys():
+        times += f" before {view_of_time(max(left.values()))}"
+    return times
+
+
 def is_unconfirmed(losses: Iterable[AcceptLoss], table: str) -> bool:
     """Whether records of the stream were lost since the table was last confirmed. `losses` are in
     the order in which ingest took them.

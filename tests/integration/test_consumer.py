@@ -30,10 +30,12 @@ from connector.kafka import (
     topics,
 )
 from connector.kafka.consume import reader
+from connector.kafka.probe_offsets import first_arrivals
 from connector.kafka.produce.producer import CopyingProducer
 from connector.records.codec import SCHEMA, encode, frame
 from connector.records.model import CONTROL_KEY, DataChange, Heartbeat
 from connector.records.rejection import Position, Reason, Rejection
+from connector.records.views import view_of_time
 from connector.validation import Limits
 from tests.broker import NewTopic
 from tests.integration.changes import change, changes, send_raw
@@ -178,6 +180,7 @@ def test_a_topic_deleted_under_a_reader_is_an_error(
 def test_records_that_retention_took_are_an_error(
     admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
+    """RUN-7: it names their offsets, and when they arrived."""
     facts = new_topic()
     fill(kafka, facts.topic, 10)
     with ChangeConsumer(kafka, facts.topic) as consumer:
@@ -185,10 +188,10 @@ def test_records_that_retention_took_are_an_error(
         stored = consumer.positions
     for deleted in admin.delete_records([TopicPartition(facts.topic, 0, 6)]).values():
         deleted.result(30)
-    with pytest.raises(
-        TopicError, match="deleted before they were read: Kafka partition 0, offsets 3 to 5"
-    ):
+    with pytest.raises(TopicError, match="read: Kafka partition 0, offsets 3 to 5") as caught:
         ChangeConsumer(kafka, facts.topic, start=stored)
+    (left,) = first_arrivals(kafka, facts, {0: 6}).values()
+    assert caught.value.cause.endswith(f"They had arrived before {view_of_time(left)}")
     with ChangeConsumer(kafka, facts.topic, bounded=True) as consumer:
         assert timestamps(consumer) == [6, 7, 8, 9]
 

@@ -13,6 +13,7 @@ from connector.config.settings import KafkaConfig
 from connector.dead_letters.envelope import DeadLetter, replay_header
 from connector.dead_letters.repair import content_of, view
 from connector.kafka import DeadLetterPublisher
+from connector.kafka.dead_letters.ledger_topic import read_ledger
 from connector.kafka.topics import TopicFacts
 from connector.records.codec import Schemas
 from connector.records.json_view import to_line
@@ -88,6 +89,28 @@ def test_a_repeated_replay_with_wait_continues_the_wait(
         publisher.publish([letter(facts, 50, headers=(replay_header(letters[0].id, 1),))])
     assert shell.run(*replay, "--wait") == 1
     assert "1 replay rejected again: 1 UNKNOWN_TABLE" in shell.err
+
+
+def test_a_short_id_is_enough_to_act_on_a_letter(
+    shell: Shell, letters: list[DeadLetter], kafka: KafkaConfig, facts: TopicFacts
+) -> None:
+    """OPR-6: and one that several letters have changes none of them."""
+    rest = facts.topic_id[3:]
+    ids = [letter.id for letter in letters[:3]]
+    for action, letter_id in zip(("park", "discard", "replay"), ids, strict=True):
+        act = ["dead-letters", action, "--why", "it is a test"]
+        act += ["--execute"] if action == "replay" else []
+        assert shell.run(*act, facts.topic_id[:3]) == 1
+        assert letter_id in shell.err, "it names those that it may mean"
+        assert shell.run(*act, letter_id.replace(rest, "")) == 0
+    ledger = read_ledger(kafka, facts.topic)
+    assert [[entry.action for entry in ledger.history(letter.id)] for letter in letters] == [
+        ["parked"],
+        ["discarded"],
+        ["replayed"],
+        *[[]] * 3,
+    ]
+    assert [found.source.key for found in received(kafka, facts)] == [letters[2].key]
 
 
 def test_from_the_first_look_to_the_last_letter(

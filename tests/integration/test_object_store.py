@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from deltalake._internal import DeltaFileSystemHandler
 from pyarrow.fs import FileSelector
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, SourceConfig, StreamConfig
@@ -17,24 +19,28 @@ from connector.errors import ConnectorError
 from connector.kafka.local.folder import free_port
 from connector.kafka.tables import publish_source_tables
 from connector.lake.overrides import Overrides
-from connector.lake.stores import files_at
-from connector.services import read, set_max_staleness, status
+from connector.lake.stores import files_at, options_of
+from connector.services import explain, read, set_max_staleness, status
 from connector.services.source_tables import SourceTables, followed, followed_tables
-from connector.services.validate_config import Finding, _store
+from connector.services.tables import jobs
+from connector.services.validate_config import Finding, _store, validate_config
 from connector.services.warehouses import warehouse_of
 from connector.sources.columns import Shown, merged
 from connector.sources.model import SourceFormat
 from connector.tables.values import DataType
 from connector.warehouse import probe
 from tests.broker import NewTopic
+from tests.golden.make_warehouse import FOLDER
+from tests.golden.test_damage import config as of_golden
 from tests.integration.foreign_topics import until
-from tests.object_store import KEY, READER_KEY, READER_SECRET, SECRET, ObjectStore
+from tests.object_store import KEY, POLICIES, READER_KEY, READER_SECRET, SECRET, ObjectStore
 from tests.spark.streams import definition
 from tests.store_proxy import Fault, StoreProxy, Weather
 
 pytestmark = pytest.mark.systems
 
 WITHIN_S = 30
+DENIED = "STORE_ACCESS_DENIED"
 SECRETS = (KEY, SECRET, READER_KEY, READER_SECRET, "not-the-secret", "Signature=", "\x1b", "\n")
 
 
@@ -121,6 +127,40 @@ def test_a_user_with_read_access_reads_and_validation_reports_the_missing_right(
         set_max_staleness(reader, "accounts", 6)
     assert caught.value.code == "STORE_ACCESS_DENIED"
     assert "panicked" not in capfd.readouterr().err
+
+
+def colleague(store: ObjectStore, name: str) -> ConnectorConfig:
+    """The configuration of a person with the policy of this name."""
+    storage = replace(store.storage(), access_key=name, secret_key=READER_SECRET)
+    return replace(of_golden(FOLDER), warehouse="s3a://lake/prod", storage=storage)
+
+
+def test_a_colleague_with_the_policy_of_the_page_reads_and_writes_nothing(
+    object_store: ObjectStore,
+) -> None:
+    """OPR-7: status, read, explain, history and validate work with it, and not without one of its
+    rights.
+    """
+    owner = replace(colleague(object_store, ""), storage=object_store.storage())
+    warehouse = warehouse_of(owner)
+    files = DeltaFileSystemHandler(warehouse, options_of(warehouse))
+    for file in filter(Path.is_file, FOLDER.rglob("*")):
+        with closing(files.open_output_stream(str(file.relative_to(FOLDER)))) as copy:
+            copy.write(file.read_bytes())
+    before = files.get_file_info_selector("", recursive=True)
+    reader = colleague(object_store, "colleague")
+    assert status(reader).errors == {}
+    assert list(read(reader, "accounts", max_staleness_s=10**9).rows)
+    assert explain(reader, "accounts", b"c", ask_kafka=False).is_known
+    assert jobs(reader, "accounts")
+    findings = [found for found in validate_config(reader) if "warehouse" in found.text]
+    assert [found.level for found in findings] == ["warning", "ok"]
+    assert "it can read, and nothing else" in findings[0].text
+    for name in POLICIES.keys() - {"colleague"}:
+        lacking = colleague(object_store, name)
+        assert {error.code for error in status(lacking).errors.values()} == {DENIED}
+        assert DENIED in {found.error.code for found in validate_config(lacking) if found.error}
+    assert len(files.get_file_info_selector("", recursive=True)) == len(before)
 
 
 def test_a_good_store_passes_again_and_again(object_store: ObjectStore) -> None:

@@ -12,9 +12,10 @@ from confluent_kafka.cimpl import NewTopic as PlainTopic
 
 from connector.config.settings import KafkaConfig
 from connector.errors import ConfigError, TopicError
-from connector.kafka import topics
+from connector.kafka import client, topics
 from tests.broker import NewTopic
 from tests.integration.changes import send_raw
+from tests.integration.foreign_topics import until
 
 
 def make_plain(admin: AdminClient, **config: str) -> str:
@@ -135,3 +136,24 @@ def test_describe_counts_added_kafka_partitions(
     facts = new_topic(kafka_partitions=1)
     admin.create_partitions([NewPartitions(facts.topic, 3)])[facts.topic].result(30)
     assert topics.describe(kafka, facts.topic).kafka_partitions == 3
+
+
+def test_looks_use_one_client_until_one_fails(
+    admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TBL-24: they show new records and new Kafka partitions."""
+    facts, made, build = new_topic(kafka_partitions=1), list[object](), client.new_admin
+    looks = topics.TopicLooks(kafka, facts.topic)
+    monkeypatch.setattr(client, "new_admin", lambda *args: made.append(args) or build(*args))
+    assert (looks.topic_id(), looks.committed_ends()) == (facts.topic_id, {0: 0})
+    send_raw(kafka, facts.topic, [(b"k", b"v")] * 3)
+    admin.create_partitions([NewPartitions(facts.topic, 2)])[facts.topic].result(30)
+    until(lambda: looks.committed_ends() == {0: 3, 1: 0})
+    assert len(made) == 1
+    admin.delete_topics([facts.topic])[facts.topic].result(30)
+    with pytest.raises(TopicError):
+        until(lambda: not looks.topic_id())
+    topics.create_topic(kafka, facts.topic, kafka_partitions=1)
+    made.clear()
+    assert looks.committed_ends() == {0: 0}
+    assert len(made) == 1

@@ -50,8 +50,8 @@ def source_findings(config: ConnectorConfig, stream: StreamConfig) -> Iterator[S
     existing = topics_of(admin, config.kafka, source)
     for pattern in source.topics:
         if not any(source.matches(pattern, topic) for topic in existing):
-            text = f"{name}: no topic is {pattern} yet. The bridge reads it when it appears"
-            yield "warning", text
+            text = f"{name}: no topic is {pattern} yet, or Kafka does not show it to this user"
+            yield "warning", f"{text} (right: Read). The bridge reads it when it appears"
     yield from _of_transactions(config.kafka, admin, source, name, existing)
     yield from _of_records(config, admin, stream.name, source, existing)
 

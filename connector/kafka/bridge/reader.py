@@ -23,7 +23,7 @@ from connector.errors.kafka import (
     source_transactions_split,
 )
 from connector.kafka import client
-from connector.kafka.topics import EARLIEST, LATEST, id_of, offsets_of
+from connector.kafka.topics import EARLIEST, LATEST, id_of, is_topic_name, offsets_of
 from connector.sources.model import ForeignRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -202,7 +202,8 @@ class SourceReader:
         elif code in _GONE:
             self.refresh()
         elif code != KafkaError.GROUP_AUTHORIZATION_FAILED:  # this read needs no group
-            raise client.explain(error, self._kafka, f"read {topic or 'the topics of the source'}")
+            what = f"read {topic or 'the topics of the source'}"
+            raise client.explain(error, self._kafka, what, "Read")
 
     def _gone(self, at: TopicPartition) -> TopicError:
         """The error for a position that is not between the ends of its Kafka partition."""
@@ -214,11 +215,20 @@ class SourceReader:
 
 
 def topics_of(admin: AdminClient, kafka: KafkaConfig, source: SourceConfig) -> list[str]:
-    """Return the names of the topics of a source that exist. Raises `BrokerError`."""
+    """Return the names of the topics of a source that exist. Raises `BrokerError`, also if this
+    user has no right to one that the source names.
+    """
     try:
         existing = admin.list_topics(timeout=client.REACH_TIMEOUT_S).topics
     except KafkaException as error:
         raise client.unreachable(kafka, error.args[0].str()) from error
+    # The list lacks topics to which this user has no right.
+    for name in filter(is_topic_name, {*source.topics, source.transactions} - existing.keys()):
+        try:
+            described(admin, kafka, [name])
+        except BrokerError as error:
+            if error.code == "KAFKA_ACCESS_DENIED":
+                raise
     return sorted(name for name in existing if not name.startswith("__") and source.has_topic(name))
 
 

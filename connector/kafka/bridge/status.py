@@ -58,8 +58,8 @@ def bridge_status(
         admin = client.admin(config.kafka, timeout_s)
         reported = reported_positions(config, stream, admin)
         lag = _lag(config, source, admin, reported[-1].starts if reported else {})
-    except (BrokerError, TopicError):
-        return status
+    except (BrokerError, TopicError) as error:
+        return replace(status, problem=error.problem)
     if not reported:
         return replace(status, is_known=True, lag=lag)
     newest, oldest = reported[-1], reported[0]

@@ -74,7 +74,7 @@ def explain(error: KafkaError, kafka: KafkaConfig, group: str | None, what: str)
         return group_unavailable(str(group), text)
     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
         what = f"join the group {group}"
-    return client.explain(error, kafka, what)
+    return client.explain(error, kafka, what, "Read")
 
 
 def not_stored(error: KafkaError, group: str | None) -> BrokerError:

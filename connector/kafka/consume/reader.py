@@ -397,11 +397,10 @@ class RecordReader:
         ):
             self._refresh()
             facts, kafka_partition = self._facts_of(number), _kafka_partition(number)
-            first, last = (
-                ask(self._kafka, facts)[kafka_partition]
-                for ask in (topics.beginning_offsets, topics.end_offsets)
+            ends = (
+                ask(self._kafka, facts) for ask in (topics.beginning_offsets, topics.end_offsets)
             )
-            raise records_gone(facts, kafka_partition, self._next[number], first, last)
+            raise records_gone(self._kafka, facts, {kafka_partition: self._next[number]}, *ends)
         if code in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
             KafkaError._UNKNOWN_TOPIC,

@@ -90,7 +90,7 @@ def _sources(
         for at in positions:
             k, offset = at.kafka_partition, at.offset
             if offset < first[k]:
-                raise records_gone(facts, k, offset, first[k], offset + 1)
+                raise records_gone(kafka, facts, {k: offset}, first, {k: offset})
             ranges = {k: (offset, offset + 1)}
             for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
                 records.append(client.record_of(message, facts.topic, facts.topic_id))

@@ -22,6 +22,7 @@ from connector.kafka.probe_offsets import first_arrivals
 from connector.records.model import ChildPartitions
 from connector.records.rejection import Position, Rejection
 from connector.records.views import view_of_time
+from connector.state.accepted_losses import lost_between, text_of, times_of
 from connector.watermarks.reader_state import ReaderState
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def first_offsets(
     else:
         begin = topics.offsets_at(kafka, facts, start)
     last = topics.end_offsets(kafka, facts) if stored else {}
-    for number in numbers:
-        if number in stored and not first[number] <= stored[number] <= last[number]:
-            raise records_gone(facts, number, stored[number], first[number], last[number])
+    wanted = {number: stored[number] for number in numbers if number in stored}
+    if any(not first[number] <= offset <= last[number] for number, offset in wanted.items()):
+        raise records_gone(kafka, facts, wanted, first, last)
     return {number: stored.get(number, begin[number]) for number in numbers}
 
 
@@ -97,11 +98,22 @@ def check_numbers(facts: TopicFacts, numbers: Iterable[int]) -> None:
             raise argument_invalid("kafka_partitions", number, allowed)
 
 
-def records_gone(facts: TopicFacts, number: int, wanted: int, first: int, last: int) -> TopicError:
-    """Return the error for a position that is not between the ends of its Kafka partition."""
-    if wanted > last:
-        return topic_shortened(facts.topic, str(number), str(last), str(wanted))
-    return records_deleted(facts.topic, str(number), str(wanted), str(first - 1))
+def records_gone(
+    kafka: KafkaConfig,
+    facts: TopicFacts,
+    wanted: Mapping[int, int],
+    first: Mapping[int, int],
+    last: Mapping[int, int],
+) -> TopicError:
+    """Return the error for positions of which one is not between the ends of its Kafka partition
+    (RUN-7). Raises `BrokerError`.
+    """
+    number = max(wanted, key=lambda number: wanted[number] - last[number])
+    if wanted[number] > last[number]:
+        return topic_shortened(facts.topic, str(number), str(last[number]), str(wanted[number]))
+    lost = lost_between(wanted, first)
+    left = first_arrivals(kafka, facts, {number: end for number, (_, end) in lost.items()})
+    return records_deleted(facts.topic, text_of(lost), times_of(lost, left))
 
 
 def positions_of_state(
@@ -114,9 +126,9 @@ def positions_of_state(
     if (state.topic, state.topic_id) == (facts.topic, facts.topic_id):
         check_numbers(facts, state.offsets)
         last = topics.end_offsets(kafka, facts)
-        for number, (_, reached) in state.offsets.items():
-            if reached > last[number]:
-                raise records_gone(facts, number, reached, 0, last[number])
+        reached = {number: offset for number, (_, offset) in state.offsets.items()}
+        if any(offset > last[number] for number, offset in reached.items()):
+            raise records_gone(kafka, facts, reached, {}, last)
     return tuple(
         Position(state.topic, state.topic_id, number, oldest - 1)
         for number, (oldest, _) in state.offsets.items()

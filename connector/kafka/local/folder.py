@@ -229,7 +229,9 @@ def free_bytes(kafka: KafkaConfig, timeout_s: float) -> int | None:
         if not _is_here(node.host):
             continue
         broker = ConfigResource(ConfigResource.Type.BROKER, str(node.id))
-        configs = client.wait_for(admin.describe_configs([broker])[broker], kafka, what)
+        configs = client.wait_for(
+            admin.describe_configs([broker])[broker], kafka, what, "DescribeConfigs"
+        )
         for folder in (configs["log.dirs"].value or configs["log.dir"].value or "").split(","):
             with suppress(OSError):
                 meta = Path(folder, "meta.properties").read_text("utf-8", "replace")

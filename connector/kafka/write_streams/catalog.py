@@ -164,7 +164,7 @@ class SessionCatalog:
             if failure.is_permanent or time.monotonic() > deadline:
                 what = f"open the write session {self.session} of {self.facts.topic}"
                 assert failure.error is not None, "only reading has no error of Kafka"
-                raise client.explain(failure.error, self.kafka, what)
+                raise client.explain(failure.error, self.kafka, what, "Write")
             time.sleep(0.1)
 
     def recover(self, transactions: TransactionClient) -> Catalog:

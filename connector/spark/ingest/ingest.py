@@ -25,7 +25,6 @@ from connector.errors.kafka import stream_records_deleted
 from connector.records import codec
 from connector.records.model import Heartbeat
 from connector.records.rejection import Rejection
-from connector.records.views import view_of_time
 from connector.spark.ingest.completeness import count_rows_of, incomplete_transactions
 from connector.spark.ingest.erased import refused_staged
 from connector.spark.ingest.ports import IngestPorts
@@ -42,7 +41,14 @@ from connector.spark.sql import skew_us
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.dead_letters import rejected_letters
 from connector.spark.storage.logged_batch import BatchRange, LoggedBatch, Offsets, same
-from connector.state.accepted_losses import AcceptLoss, Lost, lost_between, offsets_of, text_of
+from connector.state.accepted_losses import (
+    AcceptLoss,
+    Lost,
+    lost_between,
+    offsets_of,
+    text_of,
+    times_of,
+)
 from connector.state.batch_counts import BatchRows, counts_of
 from connector.state.incomplete_transactions import TransactionCheck
 from connector.state.overrides import ClosePartition
@@ -172,9 +178,7 @@ class Ingest:
         progress = self._changelog.progress(with_frontier=False)
         read_to = progress.freshness.time_of(progress.ingest_batch)
         left = self._ports.first_arrivals({number: end for number, (_, end) in lost.items()})
-        times = "" if read_to is None else f" after {view_of_time(read_to)}"
-        if lost.keys() <= left.keys():
-            times += f" before {view_of_time(max(left.values()))}"
+        times = times_of(lost, left, read_to)
         return stream_records_deleted(self._stream.name, text_of(lost), times)
 
     def pass_lost_records(self, first: Offsets) -> None:

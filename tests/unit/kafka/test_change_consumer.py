@@ -1081,7 +1081,7 @@ def test_no_error_of_kafka_is_taken_for_a_lack_of_rights() -> None:
         for shown in (
             group.explain(error, kafka, "g", "read t"),
             group.not_stored(error, "g"),
-            client.explain(error, kafka, "read t"),
+            client.explain(error, kafka, "read t", "Read"),
         ):
             assert error.str() in shown.cause
             assert "rights" not in shown.remedy or is_about_rights, error.name()

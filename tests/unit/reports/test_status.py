@@ -114,7 +114,7 @@ def test_a_stream_has_its_progress_and_what_delays_it() -> None:
         StreamConfig(name="s", topic="s", stall_after_s=400),
         after_batch,
         NOW,
-        dead_letters=OpenLetters(6, is_known=False),
+        dead_letters=OpenLetters(6, is_known=False, problem="no answer: it is away"),
     )
     assert (status.ingest_batch, status.changes, status.late) == (1, 5, 2)
     assert (status.lag, status.topic_read_at, status.low_watermark) == (
@@ -134,7 +134,7 @@ def test_a_stream_has_its_progress_and_what_delays_it() -> None:
         "the low watermark is unknown, so no table is a consistent cut and no tombstone expires",
         "no announcement names stray",
         "a, stray stalled",
-        "the ledger could not be read, so replayed and discarded dead letters are counted as open",
+        "the ledger could not be read (no answer",
     ]
 
 
@@ -682,12 +682,12 @@ def test_an_unreadable_ledger_is_reported_for_the_stream_and_its_tables() -> Non
     """
     totals = Totals({("T", "two"): 5, ("other", "one"): 1}, open_since=None)
     stream, tables = open_letters(
-        0, tables_with(one=2, two=7), NO_EXTERNAL, "T", totals, 40, is_known=False, under_way=True
+        0, tables_with(one=2, two=7), NO_EXTERNAL, "T", totals, 40, problem="why", under_way=True
     )
-    assert stream == OpenLetters(4, 40, is_known=False, under_way=True)
+    assert stream == OpenLetters(4, 40, False, "why", True)
     assert tables == {
-        "one": OpenLetters(2, 40, False, True),
-        "two": OpenLetters(2, 40, False, True),
+        "one": OpenLetters(2, 40, False, "why", True),
+        "two": OpenLetters(2, 40, False, "why", True),
     }
 
 

@@ -36,7 +36,7 @@ AWAY = [
     dead_letters_undelivered("t", 1, "timed out"),
 ]
 DECIDED = [
-    access_denied("read", "no right"),
+    access_denied("read", "no right", "Read"),
     login_failed("at h:1", "wrong password"),
     tls_failed("at h:1", "expired"),
     registry_access_denied("http://h", "HTTP 403"),

@@ -8,6 +8,7 @@ import pytest
 
 from connector.errors import ConfigError, TopicError
 from connector.kafka import topics
+from connector.kafka.consume import start_offsets
 from connector.kafka.consume.start_offsets import (
     check_numbers,
     first_offsets,
@@ -28,6 +29,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "beginning_offsets", lambda *_: dict(FIRST))
     monkeypatch.setattr(topics, "end_offsets", lambda *_: dict(LAST))
     monkeypatch.setattr(topics, "offsets_at", lambda *_: dict(AT))
+    monkeypatch.setattr(start_offsets, "first_arrivals", lambda *_: {})
 
 
 def stored(offset: int, k: int = 0) -> Position:
@@ -85,9 +87,18 @@ def test_a_kafka_partition_has_a_number_of_the_topic(number: int, is_there: bool
         check_numbers(FACTS, [0, number])
 
 
-def test_the_deleted_offsets_are_named() -> None:
-    assert "Kafka partition 0, offsets 3 to 6" in records_gone(FACTS, 0, 3, 7, 9).problem
-    assert records_gone(FACTS, 0, 9, 7, 9).code == "RECORDS_DELETED"
+def test_the_deleted_offsets_of_all_kafka_partitions_are_named() -> None:
+    """RUN-7"""
+    with pytest.raises(TopicError) as caught:
+        first_offsets(DEAD, FACTS, (stored(0), stored(-1, 1)), [0, 1])
+    assert "Kafka partition 0, offsets 1 to 1" in caught.value.problem
+    wanted, ends = {0: 3, 1: 4}, {0: 9, 1: 9}
+    problem = records_gone(DEAD, FACTS, wanted, {0: 7, 1: 6}, ends).problem
+    assert problem.endswith(
+        ": Kafka partition 0, offsets 3 to 6; Kafka partition 1, offsets 4 to 5"
+    )
+    both = records_gone(DEAD, FACTS, {0: 3, 1: 10}, {0: 7, 1: 6}, ends)
+    assert "ends at offset 9, and the position is 10" in both.problem
 
 
 def state(offsets: dict[int, tuple[int, int]], topic: str = "t") -> ReaderState:
