@@ -18,8 +18,8 @@ _LEAST_WIDTH: Final = 20
 
 
 def wrapped(text: str, width: int | None, indent: int = 0) -> list[str]:
-    """The lines of a text. Those that go on begin with `indent` spaces. A word that is longer than
-    the width has a line of its own, and is not broken.
+    """The lines of a text. Those that go on begin with `indent` spaces, or with fewer before a long
+    word. A word that is longer than the width has a line of its own, and is not broken.
     """
     lines = list[str]()
     for paragraph in text.split("\n"):
@@ -32,7 +32,7 @@ def wrapped(text: str, width: int | None, indent: int = 0) -> list[str]:
                 line += f" {word}"
             elif word:
                 lines += [line.rstrip(" ")] if line.strip(" ") else []
-                line = " " * indent + word
+                line = " " * min(indent, width - cell_len(word)) + word
         lines.append(line.rstrip(" "))
     return lines
 
@@ -83,8 +83,7 @@ class Table:
         rows = [self.columns, *self.rows]
         if limit is not None:
             longest = limit - 2 * len(_INDENT)
-            names = tuple(cut(name, longest - len(":")) for name in self.columns)
-            rows = [names, *(tuple(cut(cell, longest) for cell in row) for row in self.rows)]
+            rows = [tuple(cut(cell, longest) for cell in row) for row in rows]
         widths = _widths(rows, limit)
         head, *rest = rows
         yield from self._row(head[: len(widths)], widths)
