@@ -5,63 +5,102 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
+from connector import warehouse as paths
 from connector.config.settings import KafkaConfig
 from connector.kafka import topics
 from connector.kafka.local.broker import LocalBroker
+from connector.reports import reasons
 from tests.golden.make_warehouse import EXPECTED, FOLDER, as_json
 from tests.incidents.desk import Desk, until
+from tests.spark.conftest import QUICK_PROCESS
 from tests.spark.streams import account
 from tests.spark.test_backup import shell
 from tests.spark.test_pipeline import small_disk
+from tests.spark.test_process import ENTRY, jvm_of
 
 __all__ = ["small_disk"]
 AGES = ("lowmark_stream_refresh_age", "lowmark_stream_lag_seconds", "lowmark_table_age")
+DOWN = "PIPELINE_DOWN stream s"
+WAITS = "PIPELINE_WAITS stream s"
 
 
 def of(desk: Desk, broker: LocalBroker) -> Desk:
     return replace(desk, kafka=KafkaConfig(broker.bootstrap_servers), topic="orders")
 
 
-def test_kafka_is_away_at_the_start(desk: Desk, own_broker: LocalBroker) -> None:
+@contextmanager
+def process(desk: Desk, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`connector run` in a process of its own. Its log is its standard error."""
+    command = [sys.executable, "-c", ENTRY, "--config", str(desk.write()), "run", *options]
+    environment = os.environ | QUICK_PROCESS
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def files_of(folder: Path | str) -> dict[Path, bytes]:
+    """The files of a warehouse, without caches."""
+    files = (file for file in Path(folder).rglob("*") if file.is_file())
+    return {file.relative_to(folder): file.read_bytes() for file in files}
+
+
+def test_kafka_is_away_at_the_start(
+    desk: Desk, own_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """docs/howto/on-call.md#lowmarknotrunning"""
+    monkeypatch.setattr(reasons, "WAITS_LONG_US", 1)
     desk = of(desk, own_broker)
     desk.publish(account("a", 1, name="Ada"))
     own_broker.kill()
     with desk.running():
-        until(lambda: "WAITING" in desk.log())
-        assert desk.alerts() == {"LowmarkNotRunning"}
+        desk.shows(WAITS, alerts={"LowmarkNotRunning"}, log="WAITING")
         assert desk.does("connector validate") == 1
         assert "No Kafka broker answers" in desk.err
         own_broker.restart()
         until(lambda: desk.applied("accounts", "copies"))
-        assert {"GOES_ON", "RUNNING"} & desk.log()
+        assert desk.has_logged("GOES_ON")
         assert desk.table() == desk.truth()
+        desk.is_well()
     assert desk.error is None
 
 
 @pytest.mark.long
-def test_kafka_is_away_later(desk: Desk, own_broker: LocalBroker) -> None:
+def test_kafka_is_away_later(
+    desk: Desk, own_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """docs/howto/on-call.md#lowmarkkafkasilent"""
+    monkeypatch.setattr(reasons, "WAITS_LONG_US", 1)
     desk = of(desk, own_broker)
     desk.publish(account("a", 1, name="Ada"))
     with desk.running():
         until(lambda: desk.applied("accounts", "copies"))
-        desk.note()
+        desk.is_well()
         own_broker.kill()
         expected = {"LowmarkKafkaSilent", "LowmarkLag", "LowmarkTableStale"}
-        assert desk.alerts(*AGES) == expected
-        until(lambda: "WAITING" in desk.log(), 300)
+        until(lambda: desk.alerts(*AGES) == expected)
+        until(lambda: desk.has_logged("WAITING"), 300)
+        assert desk.does("connector status --check") == 1
+        assert WAITS in desk.out
+        assert desk.does("connector read accounts --allow-stale") == 0
         own_broker.restart()
         desk.publish(account("b", 2, name="Bob"))
-        until(lambda: "GOES_ON" in desk.log())
+        until(lambda: desk.has_logged("GOES_ON"))
         until(lambda: desk.applied("accounts", "copies"))
         assert desk.table() == desk.truth()
+        desk.is_well()
     assert desk.error is None
 
 
@@ -72,8 +111,7 @@ def test_a_full_disk(desk: Desk, small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     with desk.running():
         until(lambda: desk.applied("accounts", "copies"))
-        desk.note()
-        assert desk.alerts() == {"LowmarkDiskFull"}
+        desk.is_well("LowmarkDiskFull")
         with pytest.raises(OSError, match="No space"), ballast.open("wb") as file:
             while True:
                 file.write(os.urandom(4096))
@@ -83,10 +121,60 @@ def test_a_full_disk(desk: Desk, small_disk: Path) -> None:
     assert desk.error is not None
     assert desk.error.code == "DISK_FULL"
     assert desk.alerts() == {"LowmarkDown"}
-    assert "ingested 1 change" in desk.status()
+    assert desk.does("connector status --check") == 1
+    assert DOWN in desk.out
+    assert desk.does("connector read accounts --allow-stale") == 0
     ballast.unlink()
     assert desk.does("connector run --once") == 0
     assert desk.table() == desk.truth()
+    assert desk.does("connector status --check") == 0
+
+
+@pytest.mark.long
+def test_a_heap_that_is_too_small(desk: Desk) -> None:
+    """docs/howto/on-call.md#lowmarkdown"""
+    del desk.sections[1:]
+    desk.publish(*(account(f"k{n}", n + 1, name=os.urandom(350_000).hex()) for n in range(400)))
+    with process(desk, "--once", "--memory", "512m", "--cores", "1") as small:
+        _, log = small.communicate(timeout=300)
+    assert small.returncode == 1
+    assert "code:   SPARK_SESSION_ENDED" in log
+    assert "with a larger heap (driver_memory in [spark])" in log
+    assert desk.alerts() == {"LowmarkDown"}
+    assert desk.does("connector status --check") == 1
+    assert DOWN in desk.out
+    assert "SPARK_SESSION_ENDED" in desk.out
+    with process(desk, "--once", "--memory", "2g") as large:
+        assert large.wait(300) == 0
+    table = paths.table(str(desk.warehouse), "accounts")
+    assert desk.spark.read.format("delta").load(table).count() == 400
+    assert desk.does("connector status --check") == 0
+
+
+@pytest.mark.long
+def test_two_pipelines(desk: Desk) -> None:
+    """docs/howto/on-call.md#two-pipelines"""
+    desk.publish(account("a", 1, name="Ada"))
+    with desk.running():
+        until(lambda: desk.applied("accounts", "copies"))
+        desk.is_well()
+        with process(desk, "--memory", "1g", "--cores", "1") as second:
+            assert second.stderr is not None
+            assert any("running; stop with" in line for line in second.stderr)
+            both = (second.pid, jvm_of(second))
+            for pid in both:
+                os.kill(pid, signal.SIGSTOP)
+            desk.publish(account("b", 2, name="Bob"))
+            until(lambda: desk.applied("accounts", "copies"))
+            for pid in both:
+                os.kill(pid, signal.SIGCONT)
+            print("ZZ", second.stderr.read())
+            assert second.wait(60) == 1
+        desk.publish(account("c", 3, name="Cid"))
+        until(lambda: desk.applied("accounts", "copies"))
+        assert desk.table() == desk.truth()
+        desk.is_well()
+    assert desk.error is None
 
 
 def test_an_old_backup(desk: Desk, tmp_path: Path) -> None:
@@ -95,15 +183,15 @@ def test_an_old_backup(desk: Desk, tmp_path: Path) -> None:
     desk.send([(0, b"x", b"rubbish")])
     with desk.running():
         until(lambda: desk.applied("accounts", "copies"))
+        until(Path(paths.jobs(str(desk.warehouse))).exists)
         shell(0, tmp_path)
         desk.publish(account("a", 2, name="Anna"), account("b", 3, name="Bob"))
         until(lambda: desk.applied("accounts", "copies"))
-        desk.note()
     truth, letters = desk.truth(), desk.letters()
     shutil.move(tmp_path / "warehouse", tmp_path / "lost")
     shell(1, tmp_path)
     assert desk.table() != truth
-    assert desk.alerts() == {"LowmarkDown"}
+    desk.shows(DOWN, "DEAD_LETTERS stream s", alerts={"LowmarkDown"})
     with desk.running():
         until(lambda: desk.applied("accounts", "copies"))
         assert desk.table() == truth
@@ -125,9 +213,22 @@ def test_an_upgrade(desk: Desk) -> None:
     shutil.copytree(FOLDER, desk.warehouse)
     for log in Path(desk.warehouse).rglob("_delta_log/*.json"):
         log.write_text(log.read_text().replace("id-1", facts.topic_id))
+    backup = shutil.copytree(desk.warehouse, desk.folder / "backup")
     desk.sections = desk.sections[:1]
     assert desk.does("connector read accounts --allow-stale") == 0
+    assert files_of(desk.warehouse) == files_of(backup), "readers change nothing"
+    for _ in ("the new version", "and again, after the way back"):
+        with desk.running():
+            until(lambda: desk.applied("accounts"))
+            assert as_json(desk.table()) == kept["merged"]
+        assert desk.error is None
+        shutil.move(desk.warehouse, desk.folder / f"tried-{desk.folder.stat().st_mtime_ns}")
+        shutil.copytree(backup, desk.warehouse)
+
+    newest = max(Path(paths.table(str(desk.warehouse), "accounts")).glob("_delta_log/*.json"))
+    newest.write_text(newest.read_text().replace("apply_number", "number_of_applies"))
+    assert desk.does("connector read accounts --allow-stale") == 1
+    assert "Use the release of lowmark that wrote the commit" in " ".join(desk.err.split())
     with desk.running():
-        until(lambda: desk.applied("accounts"))
-        assert as_json(desk.table()) == kept["merged"]
-    assert desk.error is None
+        desk.shows("TABLE_STOPPED table accounts")
+        assert desk.stopped() == {"accounts": "COMMIT_UNREADABLE"}
