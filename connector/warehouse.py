@@ -4,6 +4,7 @@ table (TBL-4, TBL-13).
     streams/<stream>/changelog        the changelog of a stream
     streams/<stream>/freshness.json   when ingest last asked Kafka and had nothing to read
     streams/<stream>/process.json     what the pipeline of the stream does
+    streams/<stream>/bridge.json      what its bridge does
     streams/<stream>/checkpoint       Spark's checkpoint of its query; it can be removed
     tables/<table>/data               a table
     tables/<table>/tombstones         its tombstone table; after a rebuild, tombstones-<rebuild>
@@ -70,6 +71,11 @@ def freshness_beside(changelog: str) -> str:
 def process(warehouse: str, stream: str) -> str:
     """The file in which the pipeline of a stream says what it does (RUN-1)."""
     return f"{stream_folder(warehouse, stream)}/process.json"
+
+
+def bridge(warehouse: str, stream: str) -> str:
+    """The file in which the bridge of a stream says what it does (RUN-1)."""
+    return f"{stream_folder(warehouse, stream)}/bridge.json"
 
 
 def tables_folder(warehouse: str) -> str:

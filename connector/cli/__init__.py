@@ -48,7 +48,7 @@ COMMANDS: Final = {
     "explain": ("connector.cli.explain:command", "Explain why a row is as it is."),
     "export": ("connector.cli.copies:export", "Write the rows of a table to a file."),
     "jobs": (
-        "connector.cli.table:all_jobs",
+        "connector.cli.table:jobs_command",
         "Show what batches, applies and other jobs did, and their sums by hour.",
     ),
     "load": ("connector.cli.load:command", "Load existing rows into a table, all at once."),
@@ -77,7 +77,7 @@ COMMANDS: Final = {
     ),
     "table": (
         "connector.cli.table:command",
-        "Show the jobs of a table; set its staleness bound; rebuild it.",
+        "Set the staleness bound of a table; change its columns; rebuild it.",
     ),
     "tail": (
         "connector.cli.tail:command",

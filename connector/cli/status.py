@@ -152,6 +152,8 @@ def _commands(report: StatusReport) -> Iterator[str]:
         is_delayed = stream.stalled or stream.undeclared or stream.never_seen or stream.uncovered
         if stream.ingest_batch and is_delayed:
             yield f"connector partitions list {stream.name}"
+        if stream.bridge is not None and stream.bridge.down(stream.now):
+            yield f"connector bridge {stream.name}"
         if stream.dead_letters.count:
             yield f"connector dead-letters list --stream {stream.name}"
         if stream.last_audit is not None and stream.last_audit.error:

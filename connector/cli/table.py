@@ -1,5 +1,5 @@
-"""`connector table`: the jobs of a table, its bound and its pace, and its rebuild (TBL-19, TBL-20,
-TBL-21).
+"""`connector jobs` (TBL-19, JOB-1), and `connector table`: the bound of a table, its pace and its
+rebuild (TBL-20, TBL-21).
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from connector.state.jobs import (
     JobKind,
     JobSum,
     Period,
-    recommended_bound_s,
     sums_by,
 )
 from connector.tables.definition import Column
@@ -51,40 +50,10 @@ PACE = "apply_every"
 
 @click.group()
 def command() -> None:
-    """Show the jobs of a table; set its bound; change its columns; rebuild it; drop it."""
+    """Set the bound of a table; change its columns; rebuild it; drop it."""
 
 
-@command.command()
-@click.argument("name", metavar="NAME", type=TABLE)
-@json_option("Print one JSON object per line for each job.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    help=f"Stop after this many jobs. Default: {JOBS_FOR_PEOPLE} without --json, all with it.",
-)
-@click.pass_context
-def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) -> None:
-    """Show the jobs of table NAME, the newest first, and the bound that its applies can keep."""
-    config = config_of(ctx)
-    definition = find_table(config, name)
-    jobs = tables.jobs(config, name, limit=limit or (None if as_json else JOBS_FOR_PEOPLE))
-    if as_json:
-        for job in jobs:
-            out(to_line(job.to_json()))
-    elif jobs:
-        _print(jobs)
-    p95 = tables.apply_p95_s(config, name)
-    if p95 is None:
-        err(f"{counted(len(jobs), 'job')} of {name}; no apply succeeded in the last seven days")
-    else:
-        bound = duration(recommended_bound_s(p95, config.streams[definition.stream].buffer_s) or 0)
-        err(
-            f"{counted(len(jobs), 'job')} of {name}; 95 of 100 applies take at most {p95:.1f}"
-            f" s, so a max_staleness of {bound} is possible"
-        )
-
-
-def _print(jobs: list[Job], *, with_owner: bool = False) -> None:
+def _print(jobs: list[Job], *, with_owner: bool) -> None:
     shown = empty_table(
         *(("of",) if with_owner else ()),
         "job",
@@ -135,15 +104,17 @@ def _print(jobs: list[Job], *, with_owner: bool = False) -> None:
 @click.option(
     "--within", type=DURATION_S, default="1d", help="Only jobs that ended since. Default: 1d."
 )
+@click.option("--table", "name", type=TABLE, help="Only jobs of this table.")
 @click.option("--limit", type=click.IntRange(1), help="Stop after this many jobs.")
 @click.pass_context
-def all_jobs(
+def jobs_command(
     ctx: click.Context,
     *,
     as_json: bool,
     by: str | None,
     kinds: tuple[str, ...],
     within: int,
+    name: str | None,
     limit: int | None,
 ) -> None:
     """Show the jobs of all streams and tables, the newest first: batches, applies, rebuilds, reads
@@ -151,7 +122,7 @@ def all_jobs(
     """
     wanted = [JobKind(kind) for kind in kinds] or list(JobKind)
     since = now_us() - within * 1_000_000
-    jobs = tables.all_jobs(config_of(ctx), since=since, kinds=wanted)
+    jobs = tables.jobs(config_of(ctx), name, since=since, kinds=wanted)
     sums = [] if by is None else sums_by(Period(by), jobs)
     if as_json:
         for row in (jobs if by is None else sums)[:limit]:
@@ -159,7 +130,7 @@ def all_jobs(
     elif sums:
         _print_sums(sums[:limit])
     elif jobs:
-        _print(jobs[: limit or JOBS_FOR_PEOPLE], with_owner=True)
+        _print(jobs[: limit or JOBS_FOR_PEOPLE], with_owner=name is None)
     err(f"{counted(len(jobs), 'job')} within {duration(within)}")
 
 

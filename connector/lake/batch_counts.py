@@ -20,6 +20,7 @@ from connector.records.datum import child_partitions_of, release_of
 from connector.records.model import MAX_TIMESTAMP, ModType, Transaction, Truncate
 from connector.state.batch_counts import BatchRows, RowCounts
 from connector.state.source_checks import SampledChange
+from connector.state.unapplied import TableChanges
 from connector.warehouse import (
     CONTROL_SLOT,
     FRONTIER_SLOT,
@@ -43,9 +44,10 @@ _OF_CHANGE: Final = (
 )
 _OF_CONTROL: Final = (
     *("stream_partition", "kafka_partition", "offset", "headers", "order_position.attempt"),
-    *("heartbeat.timestamp", "child_partitions", "release"),
+    *("record_timestamp", "heartbeat.timestamp", "child_partitions", "release"),
     *("kind", "table", "commit_timestamp", "tie_breaker", "transaction", "change_sequence_number"),
 )
+_KIND_OF_ENTRY: Final = "entries.list.element.kind"
 _ROWS_AT_ONCE: Final = 10_000
 _MULTIPLIERS: Final = (-7046029254386353131, -4417276706812531889)
 """Odd numbers that spread consecutive offsets over all numbers of 64 bits."""
@@ -62,11 +64,16 @@ def count_rows(rows: BatchRows) -> RowCounts:
         for action in rows.files:
             add = json.loads(action)["add"]
             slot = int(add["partitionValues"]["slot"])
+            counts.written += add["size"]
             if slot <= FRONTIER_SLOT:
                 continue
             count = _COUNT_OF_SLOT.get(slot, _count_changes)
             source = files.open_input_file(unquote(add["path"]))
-            with source, parquet.ParquetFile(source, pre_buffer=True) as file:
+            kinds = [_KIND_OF_ENTRY]
+            with (
+                source,
+                parquet.ParquetFile(source, pre_buffer=True, read_dictionary=kinds) as file,
+            ):
                 for number in range(file.num_row_groups):
                     read = partial(_read, file, number, rows.ingest_batch)
                     count(read, rows, counts)
@@ -90,7 +97,9 @@ def _read(file: ParquetFile, number: int, ingest_batch: int, columns: Iterable[s
 
     wanted = ["ingest_batch", *columns]
     table = file.read_row_group(number, wanted, use_threads=False)
-    table = table.filter(pc.equal(table["ingest_batch"], ingest_batch))
+    is_of_batch = pc.equal(table["ingest_batch"], ingest_batch)
+    if not pc.all(is_of_batch).as_py():
+        table = table.filter(is_of_batch)
     return pa.table([*map(plain, table.columns)], names=table.column_names)
 
 
@@ -159,20 +168,48 @@ def _count_changes(read: Read, rows: BatchRows, counts: RowCounts) -> None:
         if group["claim_max"] is not None:
             counts.claim(group["stream_partition"], group["kafka_partition"], group["claim_max"])
         counts.in_future[group["stream_partition"]] += group["beyond_sum"] or 0
+    sets_cells = _sets_cells(read)
+    _count_tables(table, sets_cells, counts)
     mod_type = _field(table, "row_image", "mod_type")
     if mod_type.null_count < len(mod_type):
-        _count_row_images(read, mod_type, counts)
+        _count_row_images(mod_type, sets_cells, counts)
 
 
-def _count_row_images(read: Read, mod_type: pa.ChunkedArray, counts: RowCounts) -> None:
+def _sets_cells(read: Read) -> pa.Array:
+    """Whether each change sets a cell. A change that sets none is a delete."""
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    entries = read(["entries.list.element.kind"])["entries"].combine_chunks()
+    entries = read([_KIND_OF_ENTRY])["entries"].combine_chunks()
     kinds = pc.struct_field(pc.list_flatten(entries), "kind")
-    with_cells = pc.list_parent_indices(entries).filter(pc.equal(kinds, "SET_CELL"))
-    numbers = pa.array(range(len(entries)), with_cells.type)
-    sets_cells = pc.is_in(numbers, value_set=with_cells)
+    is_set = pc.equal(kinds.indices, pc.index(kinds.dictionary, "SET_CELL"))
+    sets_cells = np.zeros(len(entries), np.bool_)
+    sets_cells[pc.list_parent_indices(entries).filter(is_set)] = True
+    return pa.array(sets_cells)
+
+
+def _count_tables(table: pa.Table, sets_cells: pa.Array, counts: RowCounts) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    nothing = pa.scalar(None, pa.int64())
+    changes = pa.table(
+        {
+            "table": table["table"],
+            "arrived": pc.if_else(sets_cells, nothing, table["record_timestamp"]),
+            "committed": pc.if_else(sets_cells, nothing, table["commit_timestamp"]),
+        }
+    )
+    of_groups = [([], "count_all"), ("arrived", "min"), ("committed", "max")]
+    for group in changes.group_by("table", use_threads=False).aggregate(of_groups).to_pylist():
+        of_table = (group["count_all"], group["arrived_min"], group["committed_max"] or 0)
+        counts.of_table(group["table"], TableChanges(*of_table))
+
+
+def _count_row_images(mod_type: pa.ChunkedArray, sets_cells: pa.Array, counts: RowCounts) -> None:
+    import pyarrow as pa
+
     images = pa.table({"mod_type": mod_type, "sets_cells": sets_cells}).drop_null()
     by_both = images.group_by(["mod_type", "sets_cells"], use_threads=False)
     for group in by_both.aggregate([([], "count_all")]).to_pylist():
@@ -213,6 +250,8 @@ def _count_control_record(row: Mapping[str, Any], counts: RowCounts) -> None:
         counts.releases[release_of(name, release)] = None
     if row["kind"] == "truncate":
         counts.truncations[_truncate_of(row)] = None
+        deletes = TableChanges(0, row["record_timestamp"], row["commit_timestamp"])
+        counts.of_table(row["table"], deletes)
     if row["order_position"]["attempt"] > 0:
         return
     headers = ((header["key"], header["value"]) for header in row["headers"] or ())

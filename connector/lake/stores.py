@@ -70,9 +70,9 @@ def text_at(path: str) -> str | None:
         return None
 
 
-def write_at(path: str, text: str, *, mode: int = 0o644) -> None:
+def write_at(path: str, text: str, *, mode: int = 0o644, makes_folder: bool = True) -> None:
     """Write a small file of a warehouse. A reader finds the old text or the new one. `mode` are the
-    rights of a local file. Raises `OSError`.
+    rights of a local file. `makes_folder`: its folder may be missing. Raises `OSError`.
     """
     folder, _, name = path.rpartition("/")
     if (local := _local(folder)) is None:
@@ -80,7 +80,8 @@ def write_at(path: str, text: str, *, mode: int = 0o644) -> None:
         with closing(_in_store(folder).open_output_stream(name)) as file:
             file.write(text.encode())
         return
-    Path(local).mkdir(parents=True, exist_ok=True)
+    if makes_folder:
+        Path(local).mkdir(parents=True, exist_ok=True)
     written = Path(local, f".{name}.new")
     with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
         file.write(text)

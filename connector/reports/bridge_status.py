@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from connector.records.views import TimeOrNull, Viewed
+from connector.reports.pipeline_status import PipelineStatus
 from connector.sources.model import SourceFormat, Waiting
 from connector.text import counted, duration, summarize_names
 
@@ -41,6 +42,8 @@ class BridgeStatus(Viewed):
     - `missing_defaults` are fields by table that were added with a default: their older rows get no
       event.
     - `lost_promises` says which promises do not hold for such a source, or is empty.
+    - `process` is whether it runs, by its record. A bridge that cannot write to the warehouse has
+      none (RUN-1).
     """
 
     format: SourceFormat
@@ -53,11 +56,23 @@ class BridgeStatus(Viewed):
     lacking: str = ""
     missing_defaults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lost_promises: str = ""
+    process: PipelineStatus | None = None
 
-    def is_silent(self, now: int) -> bool:
-        """Whether it was publishing, and publishes no more although there is something to read."""
-        is_stale = bool(self.heartbeat_at) and now - self.heartbeat_at > STALE_S * 1e6
-        return is_stale and bool(self.lag)
+    def down(self, now: int) -> str:
+        """Return why it does not publish, although there is something to read. Empty: it does, or
+        there is nothing.
+        """
+        if not self.lag:
+            return ""
+        process, sign_at, stale_us = self.process, self.heartbeat_at, STALE_S * 1e6
+        if process is not None and process.is_running is False:
+            # Heartbeats long after its end are those of a bridge without a record.
+            is_other = now - sign_at <= stale_us < sign_at - (process.since or 0)
+            return "" if process.is_done or is_other else process.text
+        if process is not None and process.is_running:
+            sign_at = max(sign_at, process.since or 0)
+        is_silent = bool(sign_at) and now - sign_at > stale_us
+        return f"no heartbeat for {duration((now - sign_at) / 1e6)}" if is_silent else ""
 
     def facts(self, now: int) -> Iterator[tuple[str, str]]:
         """Yield what `status` shows, as a name and a text."""
@@ -70,6 +85,8 @@ class BridgeStatus(Viewed):
             rate = "" if self.records_per_s is None else f", {self.records_per_s:,.0f} records/s"
             ago = duration(max(0, now - self.heartbeat_at) / 1e6)
             yield "bridge", f"{self.format}: {lag}{rate}, last heartbeat {ago} ago"
+        if self.process is not None:
+            yield "bridge", self.process.text_with("publishes")
         if self.waiting:
             yield "bridge waits", self.waiting
         if self.lost_promises:
@@ -77,8 +94,8 @@ class BridgeStatus(Viewed):
 
     def hints(self, now: int) -> Iterator[str]:
         """Yield the problems that an operator must solve, with their remedies."""
-        if self.is_silent(now):
-            yield "the bridge does not publish: check that it runs"
+        if why := self.down(now):
+            yield f"the bridge does not publish: {why}"
         for table, fields in self.missing_defaults.items():
             yield (
                 f"{table} has new columns with a default ({summarize_names(fields)}), and its older"

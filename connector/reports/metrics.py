@@ -18,6 +18,7 @@ from connector.reports.stream_status import NONE_OPEN, OpenLetters
 from connector.state.jobs import MAINTENANCE, Job, JobKind
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
+from connector.state.unapplied import NOTHING_COUNTED, BatchContents, TableChanges, Unapplied
 from connector.watermarks.freshness import EndOffsets
 
 MAX_STREAM_PARTITIONS: Final = 1_000
@@ -68,6 +69,11 @@ CONTROL = _counter("stream_control_records", "Control records, such as heartbeat
 REJECTED = _counter("stream_rejected_records", "Records that ingest rejected.", "stream reason")
 LATE = _counter("stream_late_changes", "Changes below the low watermark at ingest.", "stream")
 IGNORED_CLAIMS = _counter("stream_ignored_claims", "Watermark claims without effect.", "stream")
+STREAM_WRITTEN = _counter(
+    "stream_written_bytes",
+    "Bytes of the files that batches of this process added to the changelog.",
+    "stream",
+)
 UNDEFINED = _counter(
     "stream_undefined_changes", "Changes of source tables that no definition names.", "stream"
 )
@@ -117,8 +123,27 @@ STOPPED = _gauge("table_is_stopped", "1 while an error of the table stops its ap
 PENDING = _gauge(
     "table_pending_batches", "Batches whose upserts and deletes are not all applied.", "table"
 )
+PENDING_CHANGES = _gauge(
+    "table_pending_changes",
+    "Changes of the batches that the table has not wholly, without rows of write streams. Left out"
+    " while batches from before the start of the process are pending.",
+    "table",
+)
+DELETE_AGE = _gauge(
+    "table_oldest_unapplied_delete_age_seconds",
+    "Time since the oldest delete that is not applied arrived in Kafka, or 0. A delete is a change"
+    " that sets no cell, or a truncation. A pending batch from before the start of the process"
+    " counts as if it had one.",
+    "table",
+)
 MERGED = _counter("table_merged_changes", "Changes that were merged into the table.", "table")
 REMOVED = _counter("table_removed_rows", "Rows that applies of this process removed.", "table")
+WRITTEN_ROWS = _counter(
+    "table_written_rows",
+    "Rows of the files that applies of this process added: those that are new or changed. A large"
+    " apply also writes the other rows of its buckets.",
+    "table",
+)
 WRITTEN = _counter(
     "table_written_bytes", "Bytes of the files that applies of this process added.", "table"
 )
@@ -150,7 +175,8 @@ MAINTENANCE_FAILING = _gauge(
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
     """A stream: its newest progress, the offsets that ingest has read to, the last answers of
-    Kafka, and the last audit. `is_low`: the headroom was low at the last answer.
+    Kafka, and the last audit. `is_low`: the headroom was low at the last answer. `written` are the
+    bytes that batches of this process added.
     """
 
     config: StreamConfig
@@ -165,6 +191,7 @@ class StreamFigures:
     headroom: tuple[Headroom, ...] = ()
     retention_ms: int = -1
     is_low: bool = False
+    written: int = 0
 
     def with_headroom(
         self, headroom: tuple[Headroom, ...], retention_ms: int, at: int
@@ -209,6 +236,7 @@ class StreamFigures:
                 yield Sample(RETENTION, self.retention_ms / 1000, of_stream)
             yield from self._asked_samples(now)
         yield Sample(BATCHES, self.batches, of_stream)
+        yield Sample(STREAM_WRITTEN, self.written, of_stream)
         if self.progress is not None:
             yield from self._progress_samples(self.progress, now)
 
@@ -261,10 +289,11 @@ class StreamFigures:
 @dataclass(frozen=True, slots=True)
 class TableFigures:
     """A table: its newest state, the bound in force, open dead letters, the last clean-up, whether
-    it is stopped, and what the jobs of this process removed and wrote.
+    it is stopped, what the jobs of this process removed and wrote, and the changes that it lacks.
     """
 
     stream: str
+    source: str
     state: TableState | None = None
     bound_s: int | None = None
     letters: OpenLetters = NONE_OPEN
@@ -272,6 +301,25 @@ class TableFigures:
     is_stopped: bool = False
     removed: int = 0
     written: int = 0
+    written_rows: int = 0
+    unapplied: Unapplied = NOTHING_COUNTED
+
+    def with_batches(
+        self, progress: Progress, batches: Mapping[int, BatchContents], now: int
+    ) -> TableFigures:
+        """Return the figures after batches of the stream, up to `progress`, were logged."""
+        as_of = None if self.state is None else progress.as_of(self.state)
+        changes = {
+            number: contents.tables.get(self.source, TableChanges())
+            for number, contents in batches.items()
+        }
+        unapplied = self.unapplied.after(progress.ingest_batch, changes, as_of or now)
+        return replace(self, unapplied=unapplied).with_state(self.state)
+
+    def with_state(self, state: TableState | None) -> TableFigures:
+        """Return the figures with the newest state. None: unknown."""
+        unapplied = self.unapplied if state is None else self.unapplied.without(state)
+        return replace(self, state=state, unapplied=unapplied)
 
     def with_job(self, job: Job) -> TableFigures:
         """Return the figures after a job of the table."""
@@ -281,6 +329,7 @@ class TableFigures:
             cleaned=job if is_cleaned else self.cleaned,
             removed=self.removed + job.deletes,
             written=self.written + job.bytes_written,
+            written_rows=self.written_rows + job.rows_written,
         )
 
     def samples(self, name: str, progress: Progress | None, now: int) -> Iterator[Sample]:
@@ -302,12 +351,16 @@ class TableFigures:
                 yield Sample(TABLE_AGE, _age(as_of, now), labels)
             pending = max(0, progress.ingest_batch - state.complete_to_batch)
             yield Sample(PENDING, pending, labels)
+        if self.unapplied.changes is not None:
+            yield Sample(PENDING_CHANGES, self.unapplied.changes, labels)
+        yield Sample(DELETE_AGE, _age(self.unapplied.deletes_since or now, now), labels)
         if state.apply_watermark is not None:
             yield Sample(TABLE_WATERMARK_AGE, _age(state.apply_watermark, now), labels)
         for series, value in (
             (TABLE_CUT, int(state.is_consistent_cut)),
             (MERGED, state.merged),
             (REMOVED, self.removed),
+            (WRITTEN_ROWS, self.written_rows),
             (WRITTEN, self.written),
             (TABLE_LETTERS, state.letters),
             (TABLE_OPEN, self.letters.count),

@@ -19,7 +19,7 @@ CLOCKS_DIFFER_US: Final = 60 * _SECOND
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatus(Viewed):
-    """The pipeline of a stream.
+    """The pipeline of a stream, or its bridge.
 
     is_running     None: it cannot be found out, and `problem` says why
     problem        why it does not run, if it has not ended by itself
@@ -57,12 +57,18 @@ class PipelineStatus(Viewed):
     @property
     def text(self) -> Shown[str]:
         """Whether it runs, in one line."""
+        return self.text_with("waits for changes")
+
+    def text_with(self, idle: str) -> str:
+        """Return whether it runs, in one line. `idle`: what it does if it has nothing special to
+        do.
+        """
         if self.is_running is None:
             return f"cannot be found out: {self.problem}"
         since = "" if self.since is None else f" since {_to_the_second(self.since)}"
         if not self.is_running:
             return f"not running{since}{f': {self.problem}' if self.problem else ''}"
-        doing = ", ".join(self._activities()) or "waits for changes"
+        doing = ", ".join(self._activities()) or idle
         return f"runs on {self.host}, pid {self.pid},{since}, version {self.version}: {doing}"
 
     def _activities(self) -> Iterator[str]:

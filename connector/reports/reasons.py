@@ -99,12 +99,18 @@ def _of_pipelines(pipelines: Mapping[str, PipelineStatus]) -> Iterator[Reason]:
             by_code.setdefault(("PIPELINE_UNKNOWN", pipeline.problem), []).append(stream)
         elif not pipeline.is_running and not pipeline.is_done:
             by_code.setdefault(("PIPELINE_DOWN", pipeline.text), []).append(stream)
-        elif pipeline.waiting and pipeline.now - pipeline.waiting.at >= WAITS_LONG_US:
-            text = text_of_waiting(pipeline.waiting, pipeline.now)
+        elif text := _waits_long(pipeline):
             by_code.setdefault(("PIPELINE_WAITS", text), []).append(stream)
     for (code, text), names in by_code.items():
         kind = "stream" if len(names) == 1 else "streams"
         yield Reason(code, f"{kind} {summarize_names(names)}", text)
+
+
+def _waits_long(process: PipelineStatus) -> str:
+    """Return for what it has waited for long. Empty: for nothing."""
+    waiting = process.waiting
+    is_long = waiting is not None and process.now - waiting.at >= WAITS_LONG_US
+    return text_of_waiting(waiting, process.now) if waiting is not None and is_long else ""
 
 
 def _of_errors(errors: Mapping[str, TableError]) -> Iterator[Reason]:
@@ -164,10 +170,12 @@ def _of_bridge(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     bridge = stream.bridge
     if bridge is None:
         return
-    if bridge.is_silent(stream.now):
-        yield "BRIDGE_DOWN", f"no heartbeat for {_ago(stream.now, bridge.heartbeat_at)}"
+    if why := bridge.down(stream.now):
+        yield "BRIDGE_DOWN", why
     if bridge.lacking:
         yield "BRIDGE_WAITS", bridge.waiting
+    if bridge.process is not None and (text := _waits_long(bridge.process)):
+        yield "BRIDGE_WAITS", text
 
 
 def _of_table(table: TableStatus) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from connector.config.settings import find_source
 from connector.errors import BrokerError, DeliveryError
-from connector.events import OnEvent, info, log_event, reached, warning
+from connector.events import Event, OnEvent, info, log_event, reached, warning
+from connector.services.process import recorded
 from connector.services.surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ def run_bridge(
     of_stream, _ = find_source(config, stream)
     counts, claim = BridgeCounts(), BridgeClaim(config.kafka, of_stream.topic)
     until, name, has_begun = stop or threading.Event(), of_stream.name, once
-    surroundings = Surroundings("the bridge", until, on_event, fails_fast=once, stream=name)
 
     def report(read: int, total: int) -> None:
         on_event(reached("offsets of the source read", read, total, stream=name))
@@ -67,20 +67,23 @@ def run_bridge(
     def warn(code: str, text: str) -> None:
         on_event(warning(code, f"the bridge: {text}", stream=name))
 
-    while not until.is_set():
-        try:
-            with ExitStack() as stack:
-                surroundings.ask_registry(config.registry)
-                session = BridgeSession(config, of_stream, claim, counts, warn, stack)
-                surroundings.are_there()
-                if not has_begun:
-                    on_event(info("BRIDGE_RUNNING", _RUNNING, stream=name))
-                has_begun = True
-                session.run(until.is_set, once=once, skip=skip, on_read=report)
-            break
-        except (BrokerError, DeliveryError) as error:
-            if not surroundings.outlived(error):
-                raise
+    with recorded(config, on_event, once=once, bridge=name) as on_event:
+        surroundings = Surroundings("the bridge", until, on_event, fails_fast=once, stream=name)
+        while not until.is_set():
+            try:
+                with ExitStack() as stack:
+                    surroundings.ask_registry(config.registry)
+                    session = BridgeSession(config, of_stream, claim, counts, warn, stack)
+                    surroundings.are_there()
+                    on_event(Event("debug", "STEP", "bridge begun", {"stream": name}))
+                    if not has_begun:
+                        on_event(info("BRIDGE_RUNNING", _RUNNING, stream=name))
+                    has_begun = True
+                    session.run(until.is_set, once=once, skip=skip, on_read=report)
+                break
+            except (BrokerError, DeliveryError) as error:
+                if not surroundings.outlived(error):
+                    raise
     return counts
 
 

@@ -54,9 +54,8 @@ def session_of(
     is_yours = spark is not None
     if spark is None:
         spark = _started(config, stack, on_event, _settings(config, cores, memory, is_short))
-    # Under spark-submit, the master is another one than that of the configuration.
+    check_is_shared(config, spark)
     master, warehouse = spark.sparkContext.master or "", config.warehouse
-    check_shared(master, warehouse, shared_folder=config.storage.shared_folder)
     if not is_yours and not is_local_master(master):
         waits = f"the first job waits for an executor, up to {duration(NO_EXECUTOR_S)}"
         on_event(info("SPARK", f"Spark runs on {master}; {waits}"))
@@ -95,10 +94,9 @@ def _started(
     from connector.spark.jvm import stop_session
     from connector.spark.session import start_session
 
-    if "SPARK_ENV_LOADED" not in os.environ:
-        master, is_shared = settings["spark.master"], config.storage.shared_folder
-        check_shared(master, config.warehouse, shared_folder=is_shared)
-        check_master(master)
+    check_is_shared(config, None)
+    if not _is_submitted():
+        check_master(settings["spark.master"])
     jars = _jars(config, on_event)
     scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -108,6 +106,24 @@ def _started(
         started = start_session(jars, scratch=scratch, settings=settings, on_event=on_event)
     stack.callback(stop_session, started)
     return started
+
+
+def check_is_shared(config: ConnectorConfig, spark: SparkSession | None) -> None:
+    """Raise `ConfigError` if the warehouse is a folder that the hosts of a cluster may not share
+    (SCL-7). Nothing is written before. None: the session is not started yet.
+    """
+    if spark is not None:
+        master = spark.sparkContext.master or ""
+    elif _is_submitted():
+        return
+    else:
+        master = config.spark.master
+    check_shared(master, config.warehouse, shared_folder=config.storage.shared_folder)
+
+
+def _is_submitted() -> bool:
+    """Whether spark-submit started the process. It may have another master than [spark]."""
+    return "SPARK_ENV_LOADED" in os.environ
 
 
 def check_master(master: str) -> bool:

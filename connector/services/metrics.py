@@ -31,6 +31,7 @@ from connector.services.warehouses import warehouse_of
 from connector.state.jobs import Job, JobKind
 from connector.state.overrides import bound_in_force
 from connector.state.stream_progress import Progress
+from connector.state.unapplied import BatchContents
 from connector.watermarks.freshness import EndOffsets
 
 if TYPE_CHECKING:
@@ -74,8 +75,9 @@ class Metrics:
             }
             self._tables = {
                 name: replace(
-                    self._tables.get(name, TableFigures(table.stream)),
+                    self._tables.get(name, TableFigures(table.stream, table.source)),
                     stream=table.stream,
+                    source=table.source,
                     bound_s=table.max_staleness_s,
                 )
                 for name, table in config.tables.items()
@@ -107,21 +109,31 @@ class Metrics:
         self._change(lambda process: process.with_error(code, now_us()))
 
     def on_batch(
-        self, stream: str, progress: Progress, ends: Mapping[int, int] | None, seconds: float | None
+        self,
+        stream: str,
+        progress: Progress,
+        ends: Mapping[int, int] | None,
+        seconds: float | None,
+        contents: Mapping[int, BatchContents],
     ) -> None:
         """Note the progress of a stream. The arguments are those of `JobLog.on_batch`."""
         with self._lock:
-            figures = replace(self._streams[stream], progress=progress)
+            before = self._streams[stream]
+            written = before.written + sum(batch.written for batch in contents.values())
+            figures = replace(before, progress=progress, written=written)
             if ends is not None:
                 figures = replace(figures, read_to={**figures.read_to, **ends})
             if ends is not None and seconds is not None:
                 figures = replace(figures, batches=figures.batches.with_value(seconds))
             self._streams[stream] = figures
+            for name, table in self._tables.items():
+                if table.stream == stream:
+                    self._tables[name] = table.with_batches(progress, contents, now_us())
 
     def on_table(self, name: str, state: TableState) -> None:
         """Note the newest state of a table."""
         with self._lock:
-            self._tables[name] = replace(self._tables[name], state=state)
+            self._tables[name] = self._tables[name].with_state(state)
 
     def on_job(self, job: Job) -> None:
         """Note a job of the history."""

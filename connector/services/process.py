@@ -1,4 +1,6 @@
-"""The record of a running pipeline, which `run` keeps for each stream, for `status` (RUN-1)."""
+"""The record of a running pipeline, which `run` keeps for each stream, and that of a bridge, for
+`status` (RUN-1).
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,16 @@ _END_WITHIN_S: Final = 10.0
 
 
 @contextmanager
-def recorded(config: ConnectorConfig, on_event: OnEvent, *, once: bool) -> Iterator[OnEvent]:
-    """Keep the record of this process during the block. Send the events of the pipeline to the
-    function that is returned, which passes them on. A record that cannot be written stops nothing.
+def recorded(
+    config: ConnectorConfig, on_event: OnEvent, *, once: bool, bridge: str | None = None
+) -> Iterator[OnEvent]:
+    """Keep the record of this process during the block. Send its events to the function that is
+    returned, which passes them on. A record that cannot be written stops nothing.
+
+    The process is the pipeline of all streams, or the `bridge` of this one. A bridge may be on a
+    machine without the warehouse, so it makes no folder there.
     """
-    recorder = _Recorder(config, once=once)
+    recorder = _Recorder(config, once=once, bridge=bridge)
     thread = threading.Thread(target=recorder.work, name="process record", daemon=True)
     thread.start()
 
@@ -60,9 +67,12 @@ class _Recorder:
     In an object store, the beginning and the end of a batch or of an apply are no reason to write.
     """
 
-    def __init__(self, config: ConnectorConfig, *, once: bool) -> None:
+    def __init__(self, config: ConnectorConfig, *, once: bool, bridge: str | None = None) -> None:
         warehouse, now = warehouse_of(config), now_us()
         self._paths = [paths.process(warehouse, stream) for stream in config.streams]
+        if bridge is not None:
+            self._paths = [paths.bridge(warehouse, bridge)]
+        self._makes_folder = bridge is None
         self._is_local, self._every_s = is_local(warehouse), look_every_s(warehouse)
         self._changed, self._is_changed = threading.Condition(), True
         self._record = ProcessRecord(
@@ -105,7 +115,7 @@ class _Recorder:
     def _take_over(self) -> None:
         """Show the last error of the process before until there is another."""
         for path in self._paths:
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, ImportError):
                 before = _read(path)
                 if before is not None and before.last_error is not None:
                     with self._changed:
@@ -117,9 +127,9 @@ class _Recorder:
 
         text = json.dumps(to_stored(record))
         for path in self._paths:
-            with suppress(OSError):
+            with suppress(OSError, ImportError):  # a bridge needs no library of a store
                 if record.ended_at is None or self._is_mine(path):
-                    write_at(path, text)
+                    write_at(path, text, makes_folder=self._makes_folder)
 
     def _is_mine(self, path: str) -> bool:
         """Whether no other process is at work. Of two that write one stream, one is shut out."""
@@ -189,8 +199,17 @@ def _failure(error: BaseException, at: int) -> Failure:
 
 def status_of_pipeline(config: ConnectorConfig, stream: str, now: int) -> PipelineStatus:
     """Return whether a pipeline runs for a stream, and what it does at the time `now` (µs)."""
+    return _status_of(config, paths.process(warehouse_of(config), stream), now)
+
+
+def status_of_bridge(config: ConnectorConfig, stream: str, now: int) -> PipelineStatus:
+    """As `status_of_pipeline`, for the bridge of a stream."""
+    return _status_of(config, paths.bridge(warehouse_of(config), stream), now)
+
+
+def _status_of(config: ConnectorConfig, path: str, now: int) -> PipelineStatus:
     try:
-        record = _read(paths.process(warehouse_of(config), stream))
+        record = _read(path)
     except (OSError, ValueError) as error:
         return pipeline_status(None, now, unreadable=str(error))
     is_alive = None

@@ -28,7 +28,7 @@ from connector.errors.settings import setting_missing
 from connector.events import OnEvent, Steps, info, log_event, warning
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.load_config import who
-from connector.services.local_spark import session_of
+from connector.services.local_spark import check_is_shared, session_of
 from connector.services.metrics import Metrics
 from connector.services.process import recorded
 from connector.services.reload import READ_EVERY_S, ConfigFile, Reloads, with_sources
@@ -120,6 +120,7 @@ def run(
     """
     file, config = (config, config.config) if isinstance(config, ConfigFile) else (None, config)
     _check_has_streams(config)
+    check_is_shared(config, spark)
     until, noted = stop or threading.Event(), metrics or Metrics()
     with ExitStack() as stack:
         stack.enter_context(only_use(config, config.streams))

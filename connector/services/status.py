@@ -28,7 +28,7 @@ from connector.reports.stream_status import (
     stream_status,
 )
 from connector.reports.table_status import TableJobs, TablePace, TableStatus, table_status
-from connector.services.process import status_of_pipeline
+from connector.services.process import status_of_bridge, status_of_pipeline
 from connector.services.reload import refused_reload
 from connector.services.source_tables import followed_tables
 from connector.services.warehouses import warehouse_of
@@ -106,17 +106,19 @@ class _Reader:
             for name in self._config.tables
         }
         for name, stream in self._config.streams.items():
-            self.report.pipelines[name] = self._pipeline(name)
+            self.report.pipelines[name] = self._process(status_of_pipeline, name)
             read = partial(logged_progress_of, self._warehouse, name, with_frontier=True)
             if (logged := self._try(f"streams.{name}", read)) is not None:
                 of_stream = {table: states[table] for table in self._config.tables_of(name)}
                 self._read_stream(stream, logged, of_stream)
 
-    def _pipeline(self, stream: str) -> PipelineStatus:
+    def _process(
+        self, read: Callable[[ConnectorConfig, str, int], PipelineStatus], stream: str
+    ) -> PipelineStatus:
         for error in self.report.errors.values():
             if error.code == "STORE_UNREACHABLE":  # do not wait for it again
                 return pipeline_status(None, self.report.at, unreadable=error.problem)
-        return status_of_pipeline(self._config, stream, self.report.at)
+        return read(self._config, stream, self.report.at)
 
     def _read_stream(
         self, stream: StreamConfig, logged: LoggedProgress, states: Mapping[str, TableState | None]
@@ -200,7 +202,9 @@ class _Reader:
         )
 
     def _bridge(self, stream: StreamConfig) -> BridgeStatus:
-        """The status of the bridge of a stream, from its heartbeats in Kafka (SRC-8)."""
+        """The status of the bridge of a stream, from its heartbeats in Kafka (SRC-8), and from its
+        record (RUN-1).
+        """
         from connector.kafka.bridge.status import bridge_status
 
         tables = self._try(f"streams.{stream.name}", lambda: followed_tables(self._config)) or {}
@@ -210,7 +214,8 @@ class _Reader:
             if table.with_default
         }
         status = bridge_status(self._config, stream, self.report.at, timeout_s=ASK_TIMEOUT_S)
-        return replace(status, missing_defaults=defaults)
+        process = self._process(status_of_bridge, stream.name)
+        return replace(status, missing_defaults=defaults, process=process)
 
     def _headroom(self, stream: StreamConfig, progress: Progress) -> tuple[Headroom, ...] | None:
         """Kafka is not asked if ingest was at the end of the topic within the last minute."""

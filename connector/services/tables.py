@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from connector import warehouse as paths
@@ -19,7 +20,7 @@ from connector.records.model import MAX_LONG
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
-from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind, p95_s, text_of_misfits
+from connector.state.jobs import Job, JobKind, text_of_misfits
 from connector.state.overrides import APPLY_EVERY, MAX_STALENESS, Override, pace_in_force
 from connector.tables.alterations import with_overrides
 
@@ -112,49 +113,33 @@ def _ended(job: Job, rebuilt: Rebuilt) -> Job:
     )
 
 
-def all_jobs(
-    config: ConnectorConfig, *, since: int = 0, kinds: Collection[JobKind] = tuple(JobKind)
+def jobs(
+    config: ConnectorConfig,
+    table: str | None = None,
+    *,
+    since: int = 0,
+    kinds: Collection[JobKind] = tuple(JobKind),
+    limit: int | None = None,
 ) -> list[Job]:
-    """The jobs of all tables and streams that ended at `since` (µs) or later, the newest first
-    (JOB-1). Batches are read from the commits of changelogs, as far as their logs have them.
+    """The jobs of a table, or of all tables and streams, that ended at `since` (µs) or later, the
+    newest first (TBL-19, JOB-1). Batches are jobs of a stream. They are read from the commits of
+    its changelog, as far as the log has them.
 
-    For example: `sums_by(Period.HOUR, all_jobs(config))`. Raises `TableError` if the warehouse
-    cannot be read.
+    For example: `jobs(config, "orders", limit=1)[0].duration_s`. Raises `ConfigError` if there is
+    no such table or `limit` is not allowed, `TableError` if the warehouse cannot be read.
     """
     from connector.lake.jobs import History, batches
 
-    ended = History(warehouse_of(config)).jobs(kinds=kinds, since=since)
-    if JobKind.BATCH in kinds:
-        for stream in config.streams:
-            ended += batches(warehouse_of(config), stream, since=since)
-    return sorted(ended, key=lambda job: -job.ended_at)
-
-
-def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> list[Job]:
-    """The applies, rebuilds, merging reads and maintenance of a table, the newest first.
-
-    For example: `jobs(config, "orders", limit=1)[0].duration_s`. Raises `ConfigError` if there is
-    no such table or `limit` is not allowed, `TableError` if the history cannot be read.
-    """
-    from connector.lake.jobs import History
-
-    find_table(config, table)
+    if table is not None:
+        find_table(config, table)
     is_number = isinstance(limit, int) and not isinstance(limit, bool)
     if limit is not None and not (is_number and 0 < limit <= MAX_LONG):
         raise argument_invalid("limit", limit, "a whole number above 0, or None for all jobs")
-    return History(warehouse_of(config)).jobs(table, limit=limit)
-
-
-def apply_p95_s(config: ConnectorConfig, table: str) -> float | None:
-    """The seconds that 95 of 100 applies of seven days took at most; None: none ran (TBL-19)."""
-    from connector.lake.jobs import History
-
-    find_table(config, table)
-    return p95_s(
-        History(warehouse_of(config)).durations_us(
-            table, since=now_us() - RECOMMENDED_OVER_S * 1_000_000
-        )
-    )
+    ended = History(warehouse_of(config)).jobs(table, limit=limit, kinds=kinds, since=since)
+    if table is None and JobKind.BATCH in kinds:
+        for stream in config.streams:
+            ended += islice(batches(warehouse_of(config), stream, since=since), limit)
+    return sorted(ended, key=lambda job: -job.ended_at)[:limit]
 
 
 def set_max_staleness(config: ConnectorConfig, table: str, seconds: int | None) -> Override:

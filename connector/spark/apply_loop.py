@@ -47,6 +47,7 @@ from connector.state.overrides import pace_in_force
 from connector.state.pace import ApplySchedule
 from connector.state.stream_progress import Cut, Progress
 from connector.state.table_state import TableState
+from connector.state.unapplied import BatchContents
 from connector.text import counted
 
 CHECK_EVERY_S: Final = 1.0
@@ -56,6 +57,9 @@ _STOP_WITHIN_S: Final = 0.2
 Done = TypeVar("Done")
 AtVersion = tuple[int, TableState]
 """A version of a table, and its table state."""
+OnBatch = Callable[
+    [str, Progress, Mapping[int, int] | None, float | None, Mapping[int, BatchContents]], None
+]
 _Brought = tuple[bool, AtVersion]
 """Whether a table changed, and its newest version."""
 
@@ -65,8 +69,9 @@ class JobLog:
     """Functions that store jobs and cuts, because another package stores them (TBL-17, TBL-19).
     They are those of `lake.jobs.History`, and of `lake.overrides.Overrides` (TBL-20, JOB-2,
     TBL-23). `on_batch` is called with the progress of a stream at the start and after each batch,
-    with the end offsets (None: as before) and the seconds (None: at the start). `on_table` is
-    called with the state of a table at the start and after each apply (MET-1).
+    with the end offsets (None: as before), the seconds (None: at the start) and the contents of the
+    batches. `on_table` is called with the state of a table at the start and after each apply
+    (MET-1).
     """
 
     add_job: Callable[[Job], None]
@@ -79,9 +84,7 @@ class JobLog:
     forget_cuts: Callable[[str, Mapping[str, int], CutRecord | None], None] = (
         lambda stream, oldest, but: None
     )
-    on_batch: Callable[[str, Progress, Mapping[int, int] | None, float | None], None] = (
-        lambda stream, progress, ends, seconds: None
-    )
+    on_batch: OnBatch = lambda stream, progress, ends, seconds, contents: None
     on_table: Callable[[str, TableState], None] = lambda table, state: None
 
 

@@ -32,6 +32,7 @@ from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.maintenance_schedule import LATE_PACES, LOG_BEYOND_S, NEWEST_CUT_KEPT_US
 from connector.state.overrides import pace_in_force
 from connector.state.stream_progress import Cut, Progress
+from connector.state.unapplied import BatchContents
 from connector.tables.definition import TableDefinition
 
 
@@ -83,7 +84,7 @@ class Pipeline:
         for name, ingest in self._streams.items():
             if (newest := ingest.changelog.newest()) is not None:
                 progress = ingest.changelog.progress()
-                self._job_log.on_batch(name, progress, newest.offsets.end, None)
+                self._job_log.on_batch(name, progress, newest.offsets.end, None, {})
 
     @property
     def stopped(self) -> dict[str, ConnectorError]:
@@ -179,10 +180,15 @@ class Pipeline:
             ingest.check(again=again)
 
     def _batch_logged(
-        self, stream: str, progress: Progress, offsets: BatchRange | None, seconds: float
+        self,
+        stream: str,
+        progress: Progress,
+        offsets: BatchRange | None,
+        seconds: float,
+        contents: Mapping[int, BatchContents],
     ) -> None:
         ends = None if offsets is None else offsets.end
-        self._job_log.on_batch(stream, progress, ends, seconds)
+        self._job_log.on_batch(stream, progress, ends, seconds, contents)
         self._applies.batch_logged(stream)
 
     def _upkeep_of(self, stream: str) -> Iterator[Maintenance]:

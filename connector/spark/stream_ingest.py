@@ -33,6 +33,7 @@ from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Work
 from connector.state.overrides import bounds_in_force
 from connector.state.stream_progress import Progress
+from connector.state.unapplied import BatchContents
 from connector.text import counted
 
 ASK_EVERY_S: Final = 60.0
@@ -52,8 +53,9 @@ class _StoppedError(Exception):
     """A batch began after the stop."""
 
 
-OnBatch = Callable[[Progress, BatchRange | None, float], None]
-"""Called after each batch with the progress, the offsets and the seconds. None: it has no records.
+OnBatch = Callable[[Progress, BatchRange | None, float, Mapping[int, BatchContents]], None]
+"""Called after each batch with the progress, the offsets (None: it has no records), the seconds,
+and the contents of all batches since the last call.
 """
 
 
@@ -69,7 +71,7 @@ class StreamIngest:
         on_event: OnEvent,
         bounds: Callable[[], Mapping[str, int]] = dict,
         on_step: Callable[[str], None] = lambda step: None,
-        on_batch: OnBatch = lambda progress, offsets, seconds: None,
+        on_batch: OnBatch = lambda progress, offsets, seconds, contents: None,
         lack_nothing_of: Callable[[int, bool], bool] = lambda batch, as_cut: False,
     ) -> None:
         """`lack_nothing_of` says whether no table lacks a change up to an ingest batch. With the
@@ -188,7 +190,7 @@ class StreamIngest:
         """
         with self._in_flight, ingesting(self._stream.name):
             if not self._stopping and self._ingest.take_requests():
-                self._on_batch(self.changelog.progress(), None, 0.0)
+                self._report_batch(self.changelog.progress(), None, 0.0)
 
     def check_transactions(self, *, is_last: bool = False) -> None:
         """Look for transactions that lack records, if a check is due (ING-2)."""
@@ -198,7 +200,7 @@ class StreamIngest:
                 return
             with self._in_flight:
                 if not self._stopping and self._ingest.keep_check(check):
-                    self._on_batch(self.changelog.progress(), None, 0.0)
+                    self._report_batch(self.changelog.progress(), None, 0.0)
 
     def compact(self) -> Work | None:
         """Merge small files of the changelog (TBL-15). None: it is not worth it.
@@ -363,7 +365,7 @@ class StreamIngest:
         if self._last is None or progress.may_change_rows_after(before):
             self._changed_in = progress.ingest_batch
         seconds, self._last = time.monotonic() - began, progress
-        self._on_batch(progress, offsets, seconds)
+        self._report_batch(progress, offsets, seconds)
         self._on_event(_batch_event(self._stream.name, before, progress, offsets, seconds))
         self._read += offsets.records
         self._report_read()
@@ -385,6 +387,9 @@ class StreamIngest:
             while time.monotonic() < until and self._ingest.has_only_heartbeats(offsets.end):
                 if self._stopped.wait(_LOOK_EVERY_S):
                     return
+
+    def _report_batch(self, progress: Progress, offsets: BatchRange | None, seconds: float) -> None:
+        self._on_batch(progress, offsets, seconds, self._ingest.take_contents())
 
     def _report_read(self) -> None:
         total = max(self._read, self._to_read)

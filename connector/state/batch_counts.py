@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from connector.records.model import Release, Truncate
 from connector.state.source_checks import BatchFindings, SampledChange, SchemaFields, ignored_claims
 from connector.state.stream_progress import BatchCounts, Progress
+from connector.state.unapplied import TableChanges
 from connector.watermarks.frontier import BatchClaims, Frontier, LineageRecord
 from connector.watermarks.producer_epoch import (
     EpochRun,
@@ -51,6 +52,7 @@ class RowCounts:
       and the greatest offset of each.
     - `lineage`, `releases` and `truncations` have each record once, in the order of the rows.
     - `row_images` counts contradictions by `mod_type`, and `schemas` the records by schema id.
+    - `written` is the size of the files. `tables` has the changes by source table.
     """
 
     changes: int = 0
@@ -72,6 +74,12 @@ class RowCounts:
     row_images: Counter[str] = field(default_factory=Counter)
     schemas: Counter[int] = field(default_factory=Counter)
     sample: list[SampledChange] = field(default_factory=list)
+    written: int = 0
+    tables: dict[str, TableChanges] = field(default_factory=dict)
+
+    def of_table(self, source: str, changes: TableChanges) -> None:
+        """Count changes of a source table."""
+        self.tables[source] = self.tables.get(source, TableChanges()) + changes
 
     def claim(self, stream_partition: str, kafka_partition: int, claim: int) -> None:
         """Count a claim. It is 0 if there were records, but no claim."""

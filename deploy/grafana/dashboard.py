@@ -134,7 +134,19 @@ ROWS: list[tuple[str, list[tuple[str, str, list[tuple[str, str]]]]]] = [
                     ("lowmark_table_bound_seconds{}", "{{table}} bound"),
                 ],
             ),
-            ("Pending batches", "short", [("lowmark_table_pending_batches{}", "{{table}}")]),
+            (
+                "Pending batches and changes",
+                "short",
+                [
+                    ("lowmark_table_pending_batches{}", "{{table}} batches"),
+                    ("lowmark_table_pending_changes{}", "{{table}} changes"),
+                ],
+            ),
+            (
+                "Oldest delete that is not applied",
+                "s",
+                [("lowmark_table_oldest_unapplied_delete_age_seconds{}", "{{table}}")],
+            ),
             (
                 "Merged changes a second",
                 "short",
@@ -148,7 +160,10 @@ ROWS: list[tuple[str, list[tuple[str, str, list[tuple[str, str]]]]]] = [
             (
                 "Written bytes a second",
                 "Bps",
-                [("rate(lowmark_table_written_bytes_total{}[5m])", "{{table}}")],
+                [
+                    ("rate(lowmark_table_written_bytes_total{}[5m])", "{{table}}"),
+                    ("rate(lowmark_stream_written_bytes_total{}[5m])", "{{stream}} changelog"),
+                ],
             ),
             (
                 "Processor seconds a second",

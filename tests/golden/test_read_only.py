@@ -13,7 +13,7 @@ import pytest
 from connector.errors import TableError
 from connector.lake.jobs import History
 from connector.services import status
-from connector.services.tables import all_jobs, jobs
+from connector.services.tables import jobs
 from connector.services.validate_config import validate_config
 from connector.state.jobs import Job, JobKind
 from tests.golden.make_warehouse import FOLDER
@@ -44,7 +44,7 @@ def warehouse() -> Iterator[Path]:
 
 
 def test_a_reader_of_files_writes_none(warehouse: Path) -> None:
-    """OPR-7: status, read, explain, history and validate need no right to write."""
+    """OPR-7: status, read, explain, jobs and validate need no right to write."""
     with pytest.raises(TableError) as caught:
         History(str(warehouse)).add_job(Job(JobKind.AUDIT, "", 1, 2, stream="s"))
     assert caught.value.code == "WAREHOUSE_UNUSABLE"
@@ -58,7 +58,7 @@ def test_a_reader_of_files_writes_none(warehouse: Path) -> None:
     assert of_snapshot(warehouse)
     assert of_explain(warehouse)
     assert jobs(reader, "accounts")
-    assert {job.kind for job in all_jobs(reader)} >= {JobKind.APPLY}
+    assert {job.kind for job in jobs(reader)} >= {JobKind.APPLY}
     findings = [found for found in validate_config(reader) if "warehouse" in found.text]
     assert [found.level for found in findings] == ["warning", "ok"]
     assert "cannot write" in findings[0].text

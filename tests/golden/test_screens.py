@@ -48,12 +48,12 @@ COMMANDS = {
     "status": ["status"],
     "read": ["read", "accounts", "--snapshot"],
     "explain": ["explain", "accounts", "a", "--no-kafka"],
-    "history": ["table", "history", "accounts"],
     "partitions": ["partitions", "list"],
     "transactions": ["transactions", "list"],
     "reconcile": ["reconcile", "accounts", "--against", "copy.csv"],
     "check": ["status", "--check"],
     "jobs": ["jobs"],
+    "jobs-of-a-table": ["jobs", "--table", "accounts"],
     "sums": ["jobs", "--by", "day"],
 }
 OF_LETTERS = {
@@ -143,7 +143,7 @@ def _check_screen(
     Path("copy.csv").write_text("id,name,amount\na,Ada,0\nz,Zoë,1\n")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(width))
-    for module_name in ("services.requests", "services.status", "cli.parameters"):
+    for module_name in ("services.requests", "services.status", "cli.parameters", "cli.table"):
         module = import_module(f"connector.{module_name}")
         monkeypatch.setattr(module, "now_us", lambda: NOW_US)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5 * 2**30))

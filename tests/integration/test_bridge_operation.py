@@ -16,12 +16,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from connector.cli.status import commands
 from connector.config.settings import ConnectorConfig, RegistryConfig, SourceConfig
 from connector.errors import BrokerError, WriterConflictError
 from connector.events import Event
 from connector.kafka import ChangeConsumer, StreamSettings, read_letters
 from connector.kafka.local.folder import free_port
 from connector.records.model import DataChange
+from connector.reports.bridge_status import BridgeStatus
+from connector.reports.pipeline_status import PipelineStatus
 from connector.services import run_bridge, status
 from connector.services.source_tables import SourceTables
 from connector.sources.model import SourceFormat
@@ -299,3 +302,40 @@ def test_columns_with_a_default_and_renamed_ones_are_read_again(
 def newest(config: ConnectorConfig) -> list[dict[str, str]]:
     """The rows in the order of their keys, which is that of their ids."""
     return [row for _, row in sorted(newest_rows(config).items())]
+
+
+def test_the_status_says_whether_a_bridge_runs(
+    source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """RUN-1: it is a reason if none runs, and the source has records that are not published."""
+
+    def bridge() -> BridgeStatus:
+        of_stream = status(config).streams["shop"].bridge
+        assert of_stream is not None
+        return of_stream
+
+    def process() -> PipelineStatus:
+        of_bridge = bridge().process
+        assert of_bridge is not None
+        return of_bridge
+
+    def reasons() -> list[str]:
+        lines = [reason.line for reason in status(config).reasons]
+        down = "BRIDGE_DOWN stream shop: "
+        return [line.removeprefix(down) for line in lines if line.startswith(down)]
+
+    source.snapshot("a", [{"id": 1, "n": "s"}])
+    assert reasons() == ["not running: no process has left a record"]
+    Path(config.warehouse, "streams", "shop").mkdir(parents=True)
+    with running(config) as runs:
+        until(lambda: process().is_running is True and not process().is_starting)
+        until(lambda: bridge().lag == 0)
+        assert (reasons(), "BRIDGE_RUNNING" in runs.codes) == ([], True)
+    assert process().is_running is False
+    assert reasons() == [], "everything is published"
+    source.commit(("a", 1, {"n": "t"}))
+    assert reasons() == [process().text]
+    assert "connector bridge shop" in commands(status(config))
+    run_bridge(config, once=True)
+    source.commit(("a", 1, {"n": "u"}))
+    assert reasons() == [], "it was to end"

@@ -34,6 +34,7 @@ from connector.records.model import (
 )
 from connector.state.batch_counts import BatchRows, RowCounts
 from connector.state.source_checks import SampledChange
+from connector.state.unapplied import TableChanges
 from connector.warehouse import (
     CONTROL_SLOT,
     FRONTIER_SLOT,
@@ -53,6 +54,7 @@ SCHEMA: Final = parquet.read_schema(next(CHANGELOG.glob("slot=-1/*.parquet")))
 BATCH: Final = 7
 AT: Final = 1_000_000
 SKEW: Final = 500
+SIZE: Final = 11
 LOW: Final = 900_000
 ALL: Final = BatchRows(
     changelog="",
@@ -155,7 +157,7 @@ def write(folder: Path, rows: Iterable[Row], *, at_once: int, files: int = 1) ->
             pa.Table.from_pylist(of_file, schema=schema), folder / name, row_group_size=at_once
         )
         path = name.replace(" ", "%20")
-        add = {"path": path, "partitionValues": {"slot": str(slot)}}
+        add = {"path": path, "size": SIZE, "partitionValues": {"slot": str(slot)}}
         actions.append(json.dumps({"add": add}))
     return tuple(actions)
 
@@ -163,7 +165,9 @@ def write(folder: Path, rows: Iterable[Row], *, at_once: int, files: int = 1) ->
 def counted(rows: Sequence[Row], *, at_once: int = 100, files: int = 1) -> RowCounts:
     with TemporaryDirectory() as folder:
         actions = write(Path(folder), rows, at_once=at_once, files=files)
-        return count_rows(replace(ALL, changelog=folder, files=actions))
+        counts = count_rows(replace(ALL, changelog=folder, files=actions))
+    assert counts.written == SIZE * len(actions)
+    return replace(counts, written=0)
 
 
 def told(rows: Iterable[Row]) -> RowCounts:
@@ -191,6 +195,7 @@ def tell(one: Row, found: RowCounts) -> None:
     match one["kind"]:
         case "change":
             found.changes += 1
+            tell_table(one, 1, found)
             found.late += one["commit_timestamp"] < LOW
             transaction = one["transaction"] or {"number_of_records_in_transaction": 1}
             found.declared += transaction["number_of_records_in_transaction"] > 1
@@ -220,9 +225,21 @@ def tell_image(one: Row, found: RowCounts) -> None:
         found.row_images[mod_type] += 1
 
 
+def tell_table(one: Row, changes: int, found: RowCounts) -> None:
+    at = (one["record_timestamp"], one["commit_timestamp"])
+    is_delete = all(entry["kind"] != "SET_CELL" for entry in one["entries"] or ())
+    before = found.tables.get(one["table"], TableChanges())
+    since = [time for time in (before.deletes_since, at[0] if is_delete else None) if time]
+    to = max(before.deletes_to, at[1] if is_delete else 0)
+    found.tables[one["table"]] = TableChanges(
+        before.changes + changes, min(since, default=None), to
+    )
+
+
 def tell_control(one: Row, place: tuple[str, int], found: RowCounts, *, is_replay: bool) -> None:
     if one["kind"] == "truncate":
         transaction = one["transaction"] and Transaction(**one["transaction"])
+        tell_table(one, 0, found)
         fields = (place[0], one["table"], one["commit_timestamp"], one["tie_breaker"])
         truncation = Truncate(*fields, transaction, one["change_sequence_number"])
         if truncation not in found.truncations:
@@ -251,6 +268,7 @@ PLACES = st.fixed_dictionaries(
         "offset": st.integers(0, 2**40),
         "kafka_partitions": st.integers(1, 9),
         "ingest_time": st.integers(AT, AT + 9),
+        "record_timestamp": st.integers(AT - 1, AT + 1),
         "ingest_batch": st.sampled_from((BATCH, BATCH, BATCH, BATCH - 1)),
     }
 )
@@ -328,8 +346,8 @@ ROWS = st.lists(
 @examples(100, quick=6)
 @given(rows=ROWS, at_once=st.integers(1, 10), files=st.integers(1, 3))
 def test_files_are_counted_as_their_rows(rows: list[Row], at_once: int, files: int) -> None:
-    """TBL-5, ING-1, ING-2, ING-3, ING-4, ING-7, WRS-17, PUB-4: whatever the files and their row
-    groups.
+    """TBL-5, ING-1, ING-2, ING-3, ING-4, ING-7, WRS-17, PUB-4, MET-1: whatever the files and their
+    row groups.
     """
     expected = told(rows)
     found = counted(rows, at_once=at_once, files=files)
@@ -425,6 +443,15 @@ CASES: Final[Mapping[str, tuple[list[Row], Row]]] = {
     "a schema id is counted where the value is kept": (
         [change(value=frame(b"x", 2**31)), change(), heartbeat(value=frame(b"x", 3))],
         {"schemas": {2**31: 1, 3: 1}},
+    ),
+    "a change that sets no cell, and a truncation, are deletes": (
+        [
+            change(entries=[DELETE, SET], record_timestamp=AT - 3),
+            change(entries=[DELETE], record_timestamp=AT + 2, commit_timestamp=AT - 1),
+            change(table="u"),
+            truncate(record_timestamp=AT + 1),
+        ],
+        {"tables": {"t": TableChanges(2, AT + 1, AT), "u": TableChanges(1)}},
     ),
     "row images that contradict": (
         [

@@ -58,7 +58,8 @@ def test_a_restored_copy_reads_what_came_later(live: Live, tmp_path: Path) -> No
             if number % 10 == 5:
                 live.publish(account("bad", number + 1, amount="much"))
             if number == 30:
-                while not (tmp_path / "warehouse/tables/accounts/data/_delta_log").exists():
+                logged = ("tables/accounts/data/_delta_log", "_connector/jobs")
+                while not all((tmp_path / "warehouse" / name).exists() for name in logged):
                     time.sleep(0.1)
                 shell(0, tmp_path)
                 copied.set()

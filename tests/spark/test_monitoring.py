@@ -11,18 +11,22 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from connector import KafkaConfig
+from connector import KafkaConfig, StreamConfig
 from connector.exporter import exporting
 from connector.lake.state_reader import progress_of, table_state_of
+from connector.records import codec
+from connector.records.model import Heartbeat, kafka_key
 from connector.services import Metrics, run
 from connector.services.warehouses import warehouse_of
 from tests.broker import NewTopic
+from tests.changes import change, delete_family
 from tests.spark.live import Live, beside
 from tests.spark.streams import account
 from tests.unit.test_deploy import ALERTS, dashboard, of_lowmark, rules
@@ -46,6 +50,7 @@ NOT_HERE = {
 """Series of rules and dashboard that this pipeline has no value for."""
 
 
+OLDEST_DELETE = "oldest_unapplied_delete_age_seconds"
 OF_PROMETHEUS = ("__name__", "instance", "job")
 
 
@@ -66,6 +71,52 @@ def until(is_true: Callable[[], object]) -> None:
 
 def running(live: Live, metrics: Metrics) -> AbstractContextManager[None]:
     return beside(lambda stop: run(live.config, spark=live.spark, stop=stop, metrics=metrics))
+
+
+class Announced(Live):
+    """The stream partition "p" is the only root."""
+
+    @property
+    def stream(self) -> StreamConfig:
+        return replace(super().stream, partitions=("p",))
+
+    def heartbeat(self, at: int) -> None:
+        heartbeat = Heartbeat("p", at)
+        value = codec.frame(codec.encode(heartbeat, 2), None)
+        self.send((number, kafka_key(heartbeat), value) for number in (0, 1))
+
+
+def value_of(metrics: Metrics, series: str, label: str) -> object:
+    """The value of the sample with this label. None: there is no such sample."""
+    samples = (s for s in metrics.samples() if s.series.name == f"lowmark_{series}")
+    return next((sample.value for sample in samples if sample.labels == (label,)), None)
+
+
+def test_a_delete_counts_until_it_is_applied(
+    spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """MET-1, MET-3: one that waits for the low watermark."""
+    with ExitStack() as stack:
+        topic = new_topic(kafka_partitions=2).topic
+        live, metrics = Announced(spark, kafka, topic, tmp_path / "wh", stack), Metrics()
+        live.publish(account("a", 10, name="A"), account("b", 11, name="B"))
+        live.heartbeat(15)
+        stack.enter_context(running(live, metrics))
+
+        def of_table(series: str) -> Any:
+            return value_of(metrics, f"table_{series}", "accounts")
+
+        until(lambda: of_table("merged_changes") == 2)
+        assert (of_table("pending_changes"), of_table(OLDEST_DELETE)) == (0, 0)
+        live.publish(change(delete_family(), at=20, row_key=b"a"))
+        until(lambda: of_table("pending_changes") == 1)
+        before = of_table(OLDEST_DELETE)
+        until(lambda: of_table(OLDEST_DELETE) > before)
+        assert of_table("merged_changes") == 2
+        live.heartbeat(30)
+        until(lambda: of_table("removed_rows") == 1)
+        until(lambda: (of_table("pending_changes"), of_table(OLDEST_DELETE)) == (0, 0))
+        assert value_of(metrics, "stream_written_bytes", "s")
 
 
 def _free_port() -> int:
@@ -149,6 +200,10 @@ def test_prometheus_scrapes_what_the_pipeline_commits(live: Live, tmp_path: Path
         rejected = server.values("lowmark_stream_rejected_records_total > 0")
         assert rejected == {"UNKNOWN_FRAMING,s": 1}
         assert server.values(merged) == {"accounts": state.merged}
+        assert server.values("lowmark_table_written_rows_total")["accounts"] >= state.merged
+        assert server.values("lowmark_stream_written_bytes_total")["s"] > 0
+        assert server.values("lowmark_table_pending_changes") == {"accounts": 0}
+        assert server.values(f"lowmark_table_{OLDEST_DELETE}") == {"accounts": 0}
         assert server.values("lowmark_job_duration_seconds_count{kind='apply'}")["apply"] >= 2
         assert server.values("lowmark_batch_duration_seconds_count")["s"] >= 2
         assert 0 <= server.values("lowmark_stream_lag_seconds")["s"] < WITHIN_S

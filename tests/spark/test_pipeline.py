@@ -164,12 +164,8 @@ def test_a_table_gets_a_column_by_the_command(
         "a": ("Ada", "Rome"),
         "b": ("Bob", None),
     }
-    assert (
-        cli.invoke(
-            ["--config", str(file), "table", "history", "accounts", "--json", "--limit", "1"]
-        )
-        == 0
-    )
+    listed = ["jobs", "--table", "accounts", "--json", "--limit", "1"]
+    assert cli.invoke(["--config", str(file), *listed]) == 0
     job = json.loads(capsys.readouterr().out)
     assert (job["kind"], job["changes"], job["error"]) == ("rebuild", 2, None)
 

@@ -30,7 +30,6 @@ from connector.services import (
     status,
     validate_config,
 )
-from connector.services.tables import all_jobs
 from connector.spark import check_session
 from connector.spark.cluster import spending
 from connector.state.jobs import JobKind
@@ -111,7 +110,7 @@ def test_a_program_runs_reads_audits_and_operates_the_pipeline(live: Live, tmp_p
     assert audited is not None, "JOB-1: the history has the verdict"
     assert (audited.kind, audited.error, audited.to_batch) == ("audit", "", 2)
     assert audited.rows_read >= 3
-    of_kind = {kind: [job for job in all_jobs(config) if job.kind is kind] for kind in JobKind}
+    of_kind = {kind: [job for job in jobs(config) if job.kind is kind] for kind in JobKind}
     assert [(job.to_batch, job.changes, job.letters) for job in of_kind[JobKind.BATCH]] == [
         (2, 1, 0),
         (1, 2, 1),

@@ -52,6 +52,7 @@ from connector.state.stream_progress import (
     StreamRules,
     still_hiding,
 )
+from connector.state.unapplied import BatchContents
 from connector.validation import KafkaRecord, validate_record
 from connector.watermarks.freshness import EndOffsets
 from connector.write_streams.releases import ReleasedRange, ReleaseProgress, ReleaseRows
@@ -102,6 +103,12 @@ class Ingest:
         self._counted_at = -COUNT_EVERY_US
         self._only_heartbeats_to: Mapping[int, int] = {}
         self._on_step = on_step
+        self._contents: dict[int, BatchContents] = {}
+
+    def take_contents(self) -> Mapping[int, BatchContents]:
+        """The contents of the batches that were counted since the last call, by batch."""
+        contents, self._contents = self._contents, {}
+        return contents
 
     def batch(self, rows: DataFrame, offsets: BatchRange) -> Progress:
         """Complete one micro-batch, whose rows Spark's Kafka source has at `offsets`, and return
@@ -431,6 +438,7 @@ class Ingest:
                 sample=SAMPLE_RECORDS if is_due and partition_of is not None else 0,
             )
         )
+        self._contents[batch.ingest_batch] = BatchContents(rows.written, rows.tables)
         fields = fields_of(rows.schemas.keys()) if fields_of and rows.schemas else {}
         counts = counts_of(rows, before, batch.kafka_partitions, fields)
         if partition_of is None or not is_due or not counts.changes:

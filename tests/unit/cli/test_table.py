@@ -119,24 +119,22 @@ def test_jobs_are_listed_the_newest_first(folder: Path, capsys: pytest.CaptureFi
                 JobKind.APPLY, "one", ended_at - seconds * 1_000_000, ended_at, 1, 3, 7, error=error
             )
         )
-    assert cli.invoke(["table", "history", "one", "--json"]) == 0
+    of_stream = Job(JobKind.CLEAN_UP, "", now - 1, now, stream="s")
+    History(str(folder)).add_job(of_stream)
+    assert cli.invoke(["jobs", "--table", "one", "--json"]) == 0
     said = capsys.readouterr()
     jobs = [json.loads(line) for line in said.out.splitlines()]
     assert [(job["kind"], job["duration_s"], job["error"]) for job in jobs] == [
         ("apply", 1.0, "full\x1b[2J"),
         ("apply", 90.0, None),
     ]
-    assert "at most 90.0 s, so a max_staleness of 3m4s is possible" in said.err, (
-        "JOB-4: twice that, and twice the trigger of 2 s"
-    )
-    assert cli.invoke(["table", "history", "one", "--limit", "1"]) == 0
+    assert "2 jobs within 1d" in said.err
+    assert cli.invoke(["jobs", "--table", "one", "--limit", "1"]) == 0
     shown = capsys.readouterr().out
     assert "full\\x1b[2J" in shown
     assert "90.0 s" not in shown
-    configuration = Path("connector.toml")
-    configuration.write_text(SETTINGS.replace("[streams.s]", '[streams.s]\nbound_buffer = "7m"'))
-    assert cli.invoke(["table", "history", "one"]) == 0
-    assert "a max_staleness of 10m is possible" in capsys.readouterr().err
+    assert cli.invoke(["jobs", "--table", "onne"]) == 1
+    assert "did you mean one?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

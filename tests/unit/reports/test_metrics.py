@@ -28,6 +28,7 @@ from connector.reports.stream_status import OpenLetters
 from connector.state.jobs import Job, JobKind
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
+from connector.state.unapplied import BatchContents, TableChanges
 from connector.watermarks.freshness import Contained, EndOffsets, FreshnessLog
 from connector.watermarks.frontier import Frontier, LastAdvance
 from connector.watermarks.stream_partition import StreamPartition
@@ -153,7 +154,7 @@ def test_the_samples_of_a_table() -> None:
         highest_applied=930 * S,
     )
     cleaned = Job(JobKind.CLEAN_UP, "t", 0, 1, live_bytes=10, disk_bytes=30)
-    figures = TableFigures("s", state, 60, OpenLetters(2), cleaned)
+    figures = TableFigures("s", "t", state, 60, OpenLetters(2), cleaned)
     values = by_name(figures.samples("t", progress, NOW))
     assert values == {
         ("table_is_stopped", "t"): 0,
@@ -162,23 +163,50 @@ def test_the_samples_of_a_table() -> None:
         ("table_disk_bytes", "t"): 30,
         ("table_age_seconds", "t"): 50,
         ("table_pending_batches", "t"): 1,
+        ("table_pending_changes", "t"): 0,
+        ("table_oldest_unapplied_delete_age_seconds", "t"): 0,
         ("table_apply_watermark_age_seconds", "t"): 60,
         ("table_is_consistent_cut", "t"): 1,
         ("table_merged_changes", "t"): 7,
         ("table_removed_rows", "t"): 0,
+        ("table_written_rows", "t"): 0,
         ("table_written_bytes", "t"): 0,
         ("table_dead_letters", "t"): 2,
         ("table_open_dead_letters", "t"): 2,
         ("table_blocked_rows", "t"): 0,
         ("table_misfits", "t"): 4,
     }
-    apply = Job(JobKind.APPLY, "t", 0, 1, deletes=2, bytes_written=5)
+    apply = Job(JobKind.APPLY, "t", 0, 1, deletes=2, rows_written=3, bytes_written=5)
     values = by_name(figures.with_job(apply).with_job(apply).samples("t", progress, NOW))
     assert values["table_removed_rows", "t"] == 4
+    assert values["table_written_rows", "t"] == 6
     assert values["table_written_bytes", "t"] == 10
     assert values["table_disk_bytes", "t"] == 30, "an apply is no clean-up"
-    stopped = TableFigures("s", is_stopped=True).samples("t", progress, NOW)
+    stopped = TableFigures("s", "t", is_stopped=True).samples("t", progress, NOW)
     assert by_name(stopped) == {("table_is_stopped", "t"): 1}
+
+
+def test_changes_are_pending_until_the_table_has_their_batch() -> None:
+    """MET-1, MET-3: of several tables, each has those of its own source."""
+    state = TableState(complete_to_batch=2, to_batch=2)
+    progress = Progress(ingest_batch=4, freshness=FreshnessLog((Contained(2, 700 * S),)))
+    batches = {
+        3: BatchContents(9, {"t": TableChanges(5, 800 * S, 7), "u": TableChanges(1, 1, 8)}),
+        4: BatchContents(9, {"t": TableChanges(2)}),
+    }
+
+    def values(figures: TableFigures) -> tuple[object, object]:
+        samples = by_name(figures.samples("t", progress, NOW))
+        names = ("table_pending_changes", "table_oldest_unapplied_delete_age_seconds")
+        return samples.get((names[0], "t")), samples[names[1], "t"]
+
+    figures = TableFigures("s", "t", state).with_batches(replace(progress, ingest_batch=2), {}, NOW)
+    lacking = figures.with_batches(progress, batches, NOW)
+    assert values(lacking) == (7, 200)
+    assert values(lacking.with_state(replace(state, complete_to_batch=3))) == (2, 0)
+    assert values(lacking.with_state(replace(state, complete_to_batch=4))) == (0, 0)
+    started = TableFigures("s", "t", state).with_batches(progress, {}, NOW)
+    assert values(started) == (None, 300), "all since the state of the table may be a delete"
 
 
 def test_the_samples_of_the_process() -> None:

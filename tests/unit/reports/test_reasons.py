@@ -97,6 +97,7 @@ def test_nothing_is_a_reason_if_all_is_in_order() -> None:
     """Without this, a code for everything would pass the tests below."""
     assert reasons() == []
     assert of_stream(bridge=BRIDGE, never_seen=()) == []
+    assert of_stream(bridge=replace(BRIDGE, process=PIPELINE)) == []
     waits = Failure("BROKER_UNREACHABLE", "x", NOW - WAITS_LONG_US + 1)
     assert of_pipeline(replace(RECORD, waiting=waits, last_error=waits)) == [], "not for long"
     assert of_pipeline(replace(RECORD, is_once=True, ended_at=NOW - S)) == [], "a nightly job"
@@ -105,6 +106,16 @@ def test_nothing_is_a_reason_if_all_is_in_order() -> None:
     released = TransactionCheck(incomplete=(GAP._replace(is_released=True),))
     assert of_stream(transactions=released) == []
     assert of_table(max_staleness_s=None, as_of=None) == []
+
+
+def test_a_bridge_that_waits_for_long_is_a_reason() -> None:
+    """RUN-1"""
+    waits = Failure("REGISTRY_UNREACHABLE", "x", NOW - WAITS_LONG_US)
+    process = pipeline_status(replace(RECORD, waiting=waits), NOW, is_alive=True)
+    (reason,) = of_stream(bridge=replace(BRIDGE, process=process))
+    assert reason.line == (
+        "BRIDGE_WAITS stream s: waits for the registry since 5m (REGISTRY_UNREACHABLE)"
+    )
 
 
 CASES: dict[str, tuple[Callable[[], list[Reason]], str, str]] = {

@@ -24,6 +24,7 @@ from connector.services.metrics import Metrics
 from connector.state.jobs import Job, JobKind
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
+from connector.state.unapplied import BatchContents
 from connector.watermarks.freshness import Contained, FreshnessLog
 from connector.watermarks.frontier import Frontier, LastAdvance
 from connector.watermarks.stream_partition import StreamPartition
@@ -68,7 +69,7 @@ def running(tables: list[str]) -> Metrics:
     )
     fresh = FreshnessLog((Contained(2, 8),))
     progress = Progress(ingest_batch=2, changes=9, freshness=fresh, frontier=frontier)
-    metrics.on_batch("s", progress, {0: 5}, 1.5)
+    metrics.on_batch("s", progress, {0: 5}, 1.5, {2: BatchContents(40)})
     for name in tables:
         metrics.on_table(name, TableState(complete_to_batch=2, merged=3, apply_watermark=7))
         metrics.on_job(Job(JobKind.APPLY, name, 0, 300_000))
@@ -124,10 +125,11 @@ def test_it_is_known_whether_the_pipeline_runs() -> None:
 def test_a_batch_without_records_has_no_duration() -> None:
     """MET-1: a request of an operator, and the state at the start, are no batches of records."""
     metrics = running([])
-    metrics.on_batch("s", Progress(ingest_batch=3), None, 0.0)
-    metrics.on_batch("s", Progress(ingest_batch=3), {1: 6}, None)
+    metrics.on_batch("s", Progress(ingest_batch=3), None, 0.0, {3: BatchContents(2)})
+    metrics.on_batch("s", Progress(ingest_batch=3), {1: 6}, None, {})
     batches = value_of(metrics, "batch_duration_seconds", "s")
     assert batches == Histogram().with_value(1.5)
+    assert value_of(metrics, "stream_written_bytes", "s") == 42
 
 
 def test_it_warns_of_a_low_headroom_once_and_again_when_it_was_better(
@@ -149,7 +151,7 @@ def test_it_warns_of_a_low_headroom_once_and_again_when_it_was_better(
         ):
             facts = replace(FACTS, topic="s", retention_ms=retention_s * 1000)
             answer_topic_requests(facts, patch=monkeypatch.setattr)
-            metrics.on_batch("s", Progress(), {0: read_to}, None)
+            metrics.on_batch("s", Progress(), {0: read_to}, None, {})
             metrics._ask(asking, asking.streams["s"], events.append, is_measured=False)
             assert len(events) == warnings
     assert {(event.level, event.code, event.fields["stream"]) for event in events} == {

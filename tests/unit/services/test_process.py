@@ -23,7 +23,7 @@ from connector.errors.kafka import broker_unreachable
 from connector.events import Event, ignore, info, warning
 from connector.reports.pipeline_status import PipelineStatus
 from connector.services import process
-from connector.services.process import after_event, recorded, status_of_pipeline
+from connector.services.process import after_event, recorded, status_of_bridge, status_of_pipeline
 from connector.services.status import status
 from connector.state.process import Failure, ProcessRecord
 from connector.stored import from_text, to_stored
@@ -135,6 +135,31 @@ def test_the_next_process_shows_the_error_that_ended_the_one_before(tmp_path: Pa
     assert pipeline(tmp_path).problem == "", "it did not end this one"
 
 
+def test_a_bridge_has_a_record_of_its_own_where_the_warehouse_is(tmp_path: Path) -> None:
+    """RUN-1: beside that of the pipeline. On a machine without the warehouse, it makes none."""
+    begun = Event("debug", "STEP", "bridge begun", {"stream": "s"})
+
+    def bridge() -> PipelineStatus:
+        return status_of_bridge(config(tmp_path / "wh"), "s", now_us())
+
+    with recorded(config(tmp_path / "wh"), ignore, once=True, bridge="s"):
+        pass
+    assert not (tmp_path / "wh").exists()
+    assert bridge().problem == "no process has left a record"
+    with recorded(config(tmp_path / "wh"), ignore, once=False):
+        wait_for(lambda: pipeline(tmp_path / "wh").is_running is True)
+        with recorded(config(tmp_path / "wh"), ignore, once=False, bridge="s") as on_event:
+            on_event(begun)
+            wait_for(lambda: bridge().is_running is True and not bridge().is_starting)
+        assert bridge().is_running is False
+        assert pipeline(tmp_path / "wh").is_running is True
+        error = broker_unreachable("h:1", "refused")
+        wh = config(tmp_path / "wh")
+        with pytest.raises(type(error)), recorded(wh, ignore, once=True, bridge="s"):
+            raise error
+        assert f"last error {error.code}" in bridge().text
+
+
 def test_events_go_on_to_the_next_receiver_and_say_what_is_done(tmp_path: Path) -> None:
     events: list[Event] = []
     begun = Event("debug", "STEP", "apply begun", {"table": "t"})
@@ -150,7 +175,9 @@ def test_a_record_is_written_seldom_and_the_end_at_once(
 ) -> None:
     """A thousand steps are one write or two: the pipeline does not wait for a disk."""
     writes: list[str] = []
-    monkeypatch.setattr("connector.lake.stores.write_at", lambda path, text: writes.append(text))
+    monkeypatch.setattr(
+        "connector.lake.stores.write_at", lambda path, text, **_: writes.append(text)
+    )
     with recorded(config(tmp_path), ignore, once=False) as on_event:
         for number in range(1000):
             on_event(Event("debug", "STEP", "apply begun", {"table": f"t{number % 7}"}))
