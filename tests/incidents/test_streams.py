@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from connector.clock import now_us
@@ -31,6 +32,7 @@ def send(desk: Desk, producer: ChangeProducer, change: DataChange) -> None:
     desk.published.append(change)
 
 
+@pytest.mark.long
 def test_a_dead_producer(desk: Desk) -> None:
     """docs/howto/on-call.md#lowmarkwatermarkstalled"""
     desk.of_stream["stall_after"] = '"10s"'
@@ -108,6 +110,7 @@ def test_a_clock_that_is_ahead(desk: Desk) -> None:
     assert desk.error is None
 
 
+@pytest.mark.long
 def test_a_clock_that_is_behind(desk: Desk) -> None:
     """docs/howto/on-call.md#a-producer-whose-clock-is-wrong"""
     desk.of_stream["stall_after"] = '"10s"'

@@ -187,6 +187,7 @@ def test_two_pipelines(desk: Desk) -> None:
     assert desk.error is None
 
 
+@pytest.mark.long
 def test_an_old_backup(desk: Desk, tmp_path: Path) -> None:
     """docs/howto/on-call.md#a-restored-warehouse"""
     desk.publish(account("a", 1, name="Ada"))

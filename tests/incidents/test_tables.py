@@ -6,6 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from connector import warehouse as paths
 from tests.incidents.desk import Desk, section, until
 from tests.spark.streams import account, versions
@@ -50,6 +52,7 @@ def test_delete_by_hand(desk: Desk) -> None:
     assert desk.error is None
 
 
+@pytest.mark.long
 def test_restore_by_hand(desk: Desk) -> None:
     """docs/howto/on-call.md#a-commit-of-another-program"""
     desk.publish(account("a", 1, name="Ada"))
@@ -66,6 +69,7 @@ def test_restore_by_hand(desk: Desk) -> None:
     assert desk.error is None
 
 
+@pytest.mark.long
 def test_optimize_by_hand(desk: Desk) -> None:
     """docs/howto/on-call.md#a-commit-of-another-program"""
     desk.publish(account("a", 1, name="Ada"), account("b", 2, name="Bob"))
