@@ -239,7 +239,10 @@ def test_an_upgrade(desk: Desk) -> None:
     assert desk.does("connector read accounts --allow-stale") == 1
     assert "Use the release of lowmark that wrote the commit" in " ".join(desk.err.split())
     with desk.running():
-        until(lambda: desk.stopped() == {"accounts": "COMMIT_UNREADABLE"})
-        until(lambda: "LowmarkTableStopped" in desk.alerts())
+        until(
+            lambda: desk.stopped() == {"accounts": "COMMIT_UNREADABLE"},
+            now=lambda: f"{desk.log()} {desk.has_ended()} {desk.error}",
+        )
+        until(lambda: "LowmarkTableStopped" in desk.alerts(), now=lambda: f"{desk.alerts()}")
         assert desk.does("connector status --check") == 1
         assert "TABLE_STOPPED table accounts: COMMIT_UNREADABLE" in desk.out
