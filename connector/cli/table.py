@@ -439,3 +439,5 @@ def rebuild(
             f"{counted(report.misfits, 'cell')} of new columns do not have the declared type, and"
             " stay in _unmapped"
         )
+    if report.covered:
+        err(f"{counted(report.covered, 'dead letter')} closed as covered")

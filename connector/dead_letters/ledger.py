@@ -10,6 +10,7 @@ state:
     discarded    it will not be replayed. The ledger keeps why
     reopened     open again, with all attempts available
     erased       its row is erased. Nothing follows, and the ledger forgets what was before
+    covered      the change of a table letter is in the table since a rebuild (RUN-6)
 
 In Kafka, the history of a dead letter is one record. Its key is the id of the dead letter. The
 topic is compacted, so Kafka keeps the newest history of each dead letter. Another record has the
@@ -50,6 +51,7 @@ class Action(StrEnum):
     DISCARDED = "discarded"
     REOPENED = "reopened"
     ERASED = "erased"
+    COVERED = "covered"
 
 
 class LetterState(StrEnum):
@@ -60,6 +62,7 @@ class LetterState(StrEnum):
     PARKED = "parked"
     DISCARDED = "discarded"
     ERASED = "erased"
+    COVERED = "covered"
 
 
 _STATES: Final = {
@@ -68,15 +71,18 @@ _STATES: Final = {
     Action.DISCARDED: LetterState.DISCARDED,
     Action.REOPENED: LetterState.OPEN,
     Action.ERASED: LetterState.ERASED,
+    Action.COVERED: LetterState.COVERED,
 }
 OPEN_STATES: Final = frozenset({LetterState.OPEN, LetterState.PARKED})
 """The states of dead letters that are still missing from the tables without a final decision."""
 ALLOWED: Final[Mapping[Action, frozenset[LetterState]]] = {
     Action.REPLAYED: frozenset({LetterState.OPEN}),
     Action.PARKED: frozenset({LetterState.OPEN}),
-    Action.DISCARDED: frozenset({LetterState.OPEN, LetterState.PARKED}),
+    Action.DISCARDED: OPEN_STATES,
     Action.REOPENED: frozenset({LetterState.PARKED, LetterState.DISCARDED}),
     Action.ERASED: frozenset(LetterState) - {LetterState.ERASED},
+    # The table may have been restored or made again since, and then rebuilt again.
+    Action.COVERED: OPEN_STATES | {LetterState.COVERED},
 }
 """The states in which each action is allowed."""
 
@@ -95,7 +101,8 @@ class LedgerEntry:
     """One action on one dead letter.
 
     - `at` is in microseconds.
-    - `selection` has the ids or the filter that selected it.
+    - `selection` has the ids or the filter that selected it. For `covered`, it is the id of the
+      rebuild.
     - `attempt` is the number of this replay. For other actions, it is the number of replays so far.
     - `attempts_since_reopen` is the number of replays since it was last reopened. `max_attempts`
       limits it.
@@ -150,8 +157,8 @@ NONE_SENT: Final = Sent()
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The number of closed dead letters (replayed or discarded), by topic id and table. The table
-    of a rejected record is "".
+    """The number of closed dead letters, by topic id and table. The table of a rejected record is
+    "", that of a covered letter `covered_by(table, rebuild)`.
 
     No dead letter that first failed before `open_since` (µs) is open or parked. It is `None` if not
     all were checked. `sent` has the end offsets of the replays of all earlier transactions.
@@ -231,18 +238,16 @@ class Ledger:
 
     def set_history(self, letter_id: str, history: tuple[LedgerEntry, ...]) -> None:
         assert history, letter_id
-        is_closed = int(_is_closed(history)) - int(_is_closed(self.history(letter_id)))
+        self._closed.subtract(_families(letter_id, self.history(letter_id)))
         self._histories[letter_id] = history
-        if is_closed:
-            self._closed[_family(letter_id)] += is_closed
+        self._closed.update(_families(letter_id, history))
 
     def totals(self, histories: Mapping[str, tuple[LedgerEntry, ...]] | None = None) -> Totals:
         """Return the totals as if these histories were also kept. Changes nothing."""
         closed = Counter(self._closed)
         for letter_id, history in (histories or {}).items():
-            closed[_family(letter_id)] += int(_is_closed(history)) - int(
-                _is_closed(self.history(letter_id))
-            )
+            closed.subtract(_families(letter_id, self.history(letter_id)))
+            closed.update(_families(letter_id, history))
         return Totals(
             {family: count for family, count in closed.items() if count}, self.open_since, self.sent
         )
@@ -298,14 +303,22 @@ class Ledger:
         )
 
 
-def _is_closed(history: tuple[LedgerEntry, ...]) -> bool:
-    return bool(history) and _STATES[history[-1].action] not in OPEN_STATES
+def covered_by(table: str, rebuild: str) -> str:
+    """Return the key in `Totals.closed` of the letters of a table that a rebuild has covered. They
+    count for the versions of the table after this rebuild only.
+    """
+    return f"{table}@{rebuild}"
 
 
-def _family(letter_id: str) -> tuple[str, str]:
-    """Return the topic id and the table of an id (`dead_letters.envelope.letter_id`)."""
+def _families(letter_id: str, history: tuple[LedgerEntry, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the key in `Totals.closed` that counts a letter. Empty: it is not closed."""
+    if not history or _STATES[history[-1].action] in OPEN_STATES:
+        return ()
     parts = _is_letter_id(letter_id)
-    return (parts[1], parts[2] or "") if parts else ("", "")
+    topic_id, table = (parts[1], parts[2] or "") if parts else ("", "")
+    if history[-1].action is Action.COVERED:
+        table = covered_by(table, history[-1].selection)
+    return ((topic_id, table),)
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode

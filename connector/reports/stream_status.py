@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, NamedTuple
 
 from connector.config.settings import StreamConfig
-from connector.dead_letters.ledger import ExternalDeadLetters, Totals
+from connector.dead_letters.ledger import ExternalDeadLetters, Totals, covered_by
 from connector.records.views import Flat, Hidden, Named, Shown, Time, Viewed, view_of_time
 from connector.reports.bridge_status import BridgeStatus
 from connector.reports.headroom import Headroom
@@ -20,6 +20,7 @@ from connector.state.incomplete_transactions import NOT_CHECKED, TransactionChec
 from connector.state.jobs import Job, failed_maintenance
 from connector.state.source_checks import NOTHING_FOUND, SourceChecks
 from connector.state.stream_progress import NORMAL_US, OpenTransaction, Progress
+from connector.state.table_state import TableState
 from connector.text import counted, summarize_names
 from connector.watermarks.frontier import Frontier, Stall
 from connector.watermarks.stream_partition import KeyRange
@@ -255,7 +256,7 @@ class StreamStatus(Viewed):
 
 def open_letters(
     rejected: int,
-    tables: Mapping[str, int],
+    tables: Mapping[str, TableState],
     external: ExternalDeadLetters,
     topic_id: str,
     totals: Totals | None,
@@ -271,7 +272,7 @@ def open_letters(
 
     Args:
         rejected: The number of all rejected records.
-        tables: The number of all table letters, by table.
+        tables: The states of the tables, which have the numbers of all their table letters.
         external: The dead letters of other programs.
         topic_id: The id of the change topic.
         totals: The totals of the ledger. None: there were no actions.
@@ -290,9 +291,15 @@ def open_letters(
     )
     open_rejected = max(0, rejected - closed.get((topic_id, ""), 0))
     open_rejected += max(0, external.count - closed_external)
-    of_tables = {
-        name: max(0, count - closed.get((topic_id, name), 0)) for name, count in tables.items()
-    }
+
+    def open_of(name: str, state: TableState) -> int:
+        covered = (
+            min(count, closed.get((topic_id, covered_by(name, rebuild)), 0))
+            for rebuild, count in state.covered_by.items()
+        )
+        return max(0, state.letters - closed.get((topic_id, name), 0) - sum(covered))
+
+    of_tables = {name: open_of(name, state) for name, state in tables.items()}
     return letters(open_rejected + sum(of_tables.values())), {
         name: letters(open_rejected + count) for name, count in of_tables.items()
     }

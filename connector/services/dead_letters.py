@@ -316,6 +316,13 @@ class DeadLetters:
         """Close the letters of a row that is erased (OPR-2). Returns how many there were."""
         return self._act(Action.ERASED, LetterFilter(ids=frozenset(ids)), why)[0]
 
+    def cover(self, ids: Iterable[str], *, rebuild: str, why: str) -> int:
+        """Close table letters whose changes are in the table since this rebuild (RUN-6). Returns
+        how many there were.
+        """
+        which = LetterFilter(ids=frozenset(ids))
+        return self._act(Action.COVERED, which, why, selection=rebuild)[0]
+
     def reopen(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
         """Open parked or discarded letters again. Returns and raises as `park` does."""
         return self._act(Action.REOPENED, which, why)
@@ -368,11 +375,13 @@ class DeadLetters:
             status = ledger.status(letter)
             yield letter, status, which.matches(letter, status, self.schemas)
 
-    def _act(self, action: Action, which: LetterFilter, why: str) -> tuple[int, Counter[str]]:
+    def _act(
+        self, action: Action, which: LetterFilter, why: str, selection: str = ""
+    ) -> tuple[int, Counter[str]]:
         check_note("why", why)
         if which.states is None and not which.ids:
             which = replace(which, states=ALLOWED[action])
-        refused, selection = Counter[str](), str(which)
+        refused, selection = Counter[str](), selection or str(which)
 
         def writes(ledger: Ledger, remaining: Remaining) -> Iterator[LedgerWrite]:
             for letter, status, is_selected in self._letters(which, ledger):
@@ -380,7 +389,7 @@ class DeadLetters:
                     refused.update([status.state] if is_selected else [])
                     remaining.add_unchanged(letter, status)
                     continue
-                remaining.add(letter, stays=action not in (Action.DISCARDED, Action.ERASED))
+                remaining.add(letter, stays=action in (Action.PARKED, Action.REOPENED))
                 attempts = 0 if action is Action.REOPENED else status.attempts_since_reopen
                 entry = LedgerEntry(
                     action, now_us(), self._by, why, selection, status.attempt, attempts

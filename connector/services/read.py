@@ -122,15 +122,17 @@ def read(
         if max_staleness_s is None
         else max_staleness_s
     )
+    opened: PlainTable | None = None
+    result: TableRead | None
     if snapshot:
-        result: TableRead | None = _snapshot(config, table)[1]
+        opened, result = _snapshot(config, table)
     else:
         result = _as_applied(config, table, bound, on_event, allow_stale=allow_stale)
     if result is None:
         result = _merged(
             config, table, bound, spark, on_event, allow_stale=allow_stale, memory=memory
         )
-    result.missing = _missing(config, table)
+    result.missing = _missing(config, table, opened)
     return result
 
 
@@ -294,15 +296,18 @@ def _add_jobs(history: History, jobs: Iterable[Job], on_event: OnEvent) -> None:
         on_event(warning("JOB_NOT_KEPT", str(error)))
 
 
-def _missing(config: ConnectorConfig, name: str) -> OpenLetters:
-    """Open dead letters that may belong to the table (DLQ-7). Rows are returned also where these
-    cannot be counted, for example because the changelog is another one.
+def _missing(config: ConnectorConfig, name: str, snapshot: PlainTable | None) -> OpenLetters:
+    """Open dead letters that may belong to the table (DLQ-7). A snapshot lacks what only a later
+    rebuild has covered (RUN-6). Rows are returned also where these cannot be counted, for example
+    because the changelog is another one.
     """
     from connector.lake.state_reader import logged_progress_of, table_state_of
 
     stream = config.streams[config.tables[name].stream]
     try:
         table = table_state_of(warehouse_of(config), name)
+        if snapshot is not None:
+            table = replace(table, covered_by=_state_of(snapshot, name).covered_by)
         progress = logged_progress_of(warehouse_of(config), stream.name).of_table(name, table)
         return open_letters_of(config, stream, progress, {name: table})[1][name]
     except TableError:

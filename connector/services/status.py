@@ -335,9 +335,8 @@ def _letters_of(
     tables: Mapping[str, TableState],
 ) -> tuple[OpenLetters, dict[str, OpenLetters]]:
     rejected = sum(progress.rejected.values())
-    letters = {name: state.letters for name, state in tables.items()}
     external = progress.external_dead_letters
-    if not rejected + sum(letters.values()) + external.count:
+    if not rejected + sum(state.letters for state in tables.values()) + external.count:
         return NONE_OPEN, dict.fromkeys(tables, NONE_OPEN)
     from connector.kafka import client, topics
     from connector.kafka.dead_letters.ledger_topic import read_totals
@@ -351,10 +350,10 @@ def _letters_of(
         topic_id = topics.describe(config.kafka, stream.topic, admin).topic_id
         totals = read_totals(config.kafka, stream.topic)
     except (BrokerError, TopicError):
-        return open_letters(rejected, letters, external, "", None, first, is_known=False)
+        return open_letters(rejected, tables, external, "", None, first, is_known=False)
     sent = NONE_SENT if totals is None else totals.sent
     under_way = (
         sent.topic_id == topic_id
         and batch_with(warehouse_of(config), stream.name, sent.ends) is None
     )
-    return open_letters(rejected, letters, external, topic_id, totals, first, under_way=under_way)
+    return open_letters(rejected, tables, external, topic_id, totals, first, under_way=under_way)

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.settings import find_source, find_table
-from connector.dead_letters.ledger import LetterState
+from connector.dead_letters.envelope import letter_id
+from connector.dead_letters.filter import LetterFilter
+from connector.dead_letters.ledger import ALLOWED, Action, LetterState
 from connector.errors import ConnectorError, argument_invalid
 from connector.events import OnEvent, Steps, log_event
 from connector.records.model import MAX_LONG
+from connector.services.dead_letters import DeadLetters
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
     from connector.sources.columns import SourceTable
     from connector.spark.apply.rebuild import Rebuilt
+    from connector.spark.storage.changelog import Changelog
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class RebuildReport:
     dead_letters: int
     misfits: int
     to_batch: int
+    covered: int
 
 
 def rebuild(
@@ -53,7 +58,7 @@ def rebuild(
     start_from: str | None = None,
 ) -> RebuildReport:
     """Make a table again from the whole changelog, with the columns that are declared now, and put
-    it in the place of the old one.
+    it in the place of the old one. Then close the dead letters of the table whose changes it has.
 
     Stop the pipeline first. Readers see the old table until the new one is complete. If the process
     dies, the old table stays. For example: `rebuild(config, "orders").changes`.
@@ -71,8 +76,9 @@ def rebuild(
     Returns:
         The numbers of merged `changes`, of `dead_letters` (changes that the table could not hold),
         and of `misfits` (cells of new columns that cannot be read as declared, and stay in
-        `_unmapped`). `to_batch` is the last ingest batch that the table contains. The rebuild is in
-        the history of the table, also if it failed.
+        `_unmapped`). `to_batch` is the last ingest batch that the table contains, and `covered` the
+        number of closed dead letters. The rebuild is in the history of the table, also if it
+        failed. If the process dies before all are closed, the next rebuild closes them.
 
     Raises:
         ConfigError: There is no such table.
@@ -91,13 +97,47 @@ def rebuild(
         try:
             with naming_damage(config, [stream], []):
                 settings = cores, memory
-                rebuilt = _rebuild(config, table, start_from, spark, stack, on_event, *settings)
+                rebuilt, changelog = _rebuild(
+                    config, table, start_from, spark, stack, on_event, *settings
+                )
         except ConnectorError as error:
             history.add_job(replace(job, ended_at=now_us(), error=error.problem))
             raise
-    history.add_job(_ended(job, rebuilt))
+        history.add_job(_ended(job, rebuilt))
+        covered = _close_covered(config, table, changelog, rebuilt, on_event)
     to_batch = rebuilt.table_state.to_batch
-    return RebuildReport(rebuilt.changes, rebuilt.letters, rebuilt.misfits, to_batch)
+    return RebuildReport(rebuilt.changes, rebuilt.letters, rebuilt.misfits, to_batch, covered)
+
+
+def _close_covered(
+    config: ConnectorConfig, table: str, changelog: Changelog, rebuilt: Rebuilt, on_event: OnEvent
+) -> int:
+    """Close the dead letters of a table whose changes it has since a rebuild (RUN-6). Returns how
+    many there were. Kafka is asked only if the table ever had some.
+    """
+    from connector.spark.apply.rebuild import covered_letters
+    from connector.spark.cluster import watching
+
+    if not rebuilt.before.letters:
+        return 0
+    state, stream = rebuilt.table_state, config.tables[table].stream
+    service = DeadLetters(config, stream, by="rebuild", on_event=on_event)
+    ledger, which = service.ledger(), LetterFilter(states=ALLOWED[Action.COVERED])
+    letters = [
+        letter.position
+        for letter, status in service.list(which, ledger)
+        if letter.table == table
+        and not (
+            status.state is LetterState.COVERED
+            and ledger.history(letter.id)[-1].selection in state.covered_by
+        )
+    ]
+    if not letters:
+        return 0
+    with watching(changelog.spark):
+        ids = {letter_id(at, table) for at in covered_letters(changelog, rebuilt, letters)}
+    why = f"table {table} has the change since its rebuild up to batch {state.to_batch}"
+    return service.cover(ids, rebuild=state.rebuild, why=why) if ids else 0
 
 
 def _ended(job: Job, rebuilt: Rebuilt) -> Job:
@@ -188,7 +228,7 @@ def _rebuild(
     on_event: OnEvent,
     cores: str | None,
     memory: str | None,
-) -> Rebuilt:
+) -> tuple[Rebuilt, Changelog]:
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher
     from connector.lake.overrides import Overrides
@@ -230,7 +270,7 @@ def _rebuild(
 
     follow_cores(session)
     with watching(session):
-        return repeating(once, f"table {name}", on_event)
+        return repeating(once, f"table {name}", on_event), changelog
 
 
 def tables_of_topic(config: ConnectorConfig, stream: str, topic: str) -> list[SourceTable]:

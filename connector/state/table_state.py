@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from connector.dead_letters.blocked_rows import BlockingLetter
@@ -52,6 +52,9 @@ class TableState:
     definition_version      the version of its definition (EVO-1)
     lacks_lost_records      Kafka deleted records of the stream unread, and no person has confirmed
                             the table since (RUN-7)
+    covered_by              by the id of a rebuild that made this table or an earlier one: how many
+                            of the `letters` until then it did not reject. So many of those that it
+                            has covered do not count (RUN-6)
 
     All times and timestamps are microseconds.
     """
@@ -80,6 +83,7 @@ class TableState:
     truncated: Rank | None = None
     definition_version: int = 1
     lacks_lost_records: bool = False
+    covered_by: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_consistent_cut(self) -> bool:
@@ -146,14 +150,37 @@ class TableState:
             )
             raise changelog_replaced(table, self.to_batch, state)
 
+    def replacing(self, before: TableState, new_letters: int) -> TableState:
+        """Return the state of a rebuilt table, with what stays from the table that it replaces.
+
+        Published dead letters stay counted; the rebuild published `new_letters` more. The rows are
+        not older, if no more changes wait than before.
+        """
+        letters = max(self.letters, before.letters + new_letters)
+        covered = {self.rebuild: letters - self.letters} if letters > self.letters else {}
+        as_of = (
+            self.as_of,
+            before.as_of if self.complete_to_batch >= before.complete_to_batch else None,
+        )
+        return replace(
+            self,
+            letters=letters,
+            covered_by={**before.covered_by, **covered},
+            dead_letters_since=min(
+                filter(None, (self.dead_letters_since, before.dead_letters_since)), default=None
+            ),
+            as_of=max(filter(None, as_of), default=None),
+        )
+
     def to_json(self, table: str) -> dict[str, Any]:
         stored = {
             **to_stored(self),
             "table": table,
             "consistent_cut": self.is_consistent_cut,
         }
-        if not self.lacks_lost_records:
-            del stored["lacks_lost_records"]  # commits of most tables stay as they were
+        for name in ("lacks_lost_records", "covered_by"):
+            if not stored[name]:
+                del stored[name]  # commits of most tables stay as they were
         return stored
 
     @staticmethod

@@ -18,6 +18,7 @@ from connector.lake.jobs import History
 from connector.records.model import DeleteFamily
 from connector.services.tables import rebuild
 from connector.spark.apply.base import copy_base, is_to_start
+from connector.spark.apply.rebuild import covered_letters
 from connector.spark.apply_loop import JobLog
 from connector.spark.ingest.ports import IngestPorts
 from connector.spark.pipeline import Pipeline
@@ -206,6 +207,27 @@ def test_a_rebuild_from_a_base_is_not_older_than_the_table(stream: Stream) -> No
     made = copy_base(stream.spark, table.folder, wanted)
     assert made.table_state.apply_number == made.before.apply_number + 1
     assert shown(stream.table(NEW)).keys() == {"4", "6", "8"}
+
+
+def test_a_copy_covers_the_letters_whose_changes_the_changelog_has(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """RUN-6, EVO-9: that of a change that left the changelog stays open."""
+    stream = Stream(spark, tmp_path)
+    base = definition(columns=definition().columns[:1], keep_unmapped=True)
+    way = definition(NEW.name, keep_unmapped=True)
+    for row in ("1", "2"):
+        stream.topic.send(account(row, int(row), amount="much"))
+        stream.ingest()
+        for wanted in (base, way):
+            stream.apply(stream.table(wanted))
+    first, second = (letter.position for letter in stream.letters)
+    assert stream.changelog().trim(2, before=stream.clock + 10**12) == 1
+    made = copy_base(spark, stream.table(way).folder, replace(way, start_from=base.name))
+    assert shown(stream.table(way)).keys() == {"1", "2"}
+    assert covered_letters(stream.changelog(), made, [first, second]) == [second]
+    state = made.table_state
+    assert (state.letters, state.covered_by) == (2, {state.rebuild: 2})
 
 
 def test_a_base_with_dead_letters_is_refused(stream: Stream) -> None:

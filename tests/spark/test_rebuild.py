@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.errors import TableError, WriterConflictError
-from connector.records.model import DeleteCells, Heartbeat
-from connector.records.rejection import Reason
-from connector.spark.apply.rebuild import Rebuilt, rebuild
+from connector.records.model import DeleteCells, Heartbeat, SetCell, Truncate
+from connector.records.rejection import Position, Reason
+from connector.spark.apply.rebuild import Rebuilt, covered_letters, rebuild
 from connector.spark.apply.select import LetterRules
 from connector.spark.failures import applying
 from connector.spark.reader import read_table
@@ -292,6 +292,47 @@ def test_a_table_that_cannot_be_rebuilt_is_not_changed(spark: SparkSession, stre
     with pytest.raises(TableError, match="replaced by another one"):
         rebuilt(stream)
     assert shown(stream.table()) == before
+
+
+def test_letters_are_covered_if_the_new_table_has_their_changes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """RUN-6: not those that it rejects again, that wait for the watermark, or that the changelog
+    does not have. A change that a truncation deletes is not rejected.
+    """
+    stream = Stream(spark, tmp_path, STREAM)
+    wrong_name = SetCell("f", b"name", b"\xff", 0)
+    stream.topic.send_everywhere(ANNOUNCED)
+    stream.topic.send(
+        change(wrong_name, at=5 * S, row_key=b"a"),
+        account("b", 10 * S, amount="much"),
+        change(wrong_name, at=11 * S, row_key=b"c"),
+        account("d", 30 * S, amount="later"),
+        account("e", 11 * S, amount="1"),
+    )
+    stream.topic.send_everywhere(Heartbeat("p", 20 * S))
+    stream.ingest()
+    stream.apply(stream.table(), now=stream.clock + STREAM.stall_after_s * S)
+    letters = {letter.key: letter.position for letter in stream.letters}
+    assert letters.keys() == {b"a", b"b", b"c", b"d"}
+    stream.topic.send_everywhere(Truncate("p", "t", 8 * S), Heartbeat("p", 21 * S))
+    stream.ingest()
+    stream.apply(stream.table())
+
+    lost = [replace(letters[b"b"], topic_id="other"), replace(letters[b"b"], offset=99)]
+
+    def covered(made: Rebuilt) -> set[Position]:
+        return set(covered_letters(stream.changelog(), made, [*letters.values(), *lost]))
+
+    assert covered(rebuilt(stream)) == {letters[b"a"]}
+    wanted = definition(columns=COLUMNS[:1], keep_unmapped=True)
+    made = rebuilt(stream, wanted)
+    assert covered(made) == {letters[b"a"], letters[b"b"]}
+    assert (made.table_state.letters, [*made.table_state.covered_by.values()]) == (4, [2, 3])
+    assert len(stream.one_letter_each()) == 4
+    stream.topic.send_everywhere(Heartbeat("p", 40 * S))
+    stream.ingest()
+    assert covered(rebuilt(stream, wanted)) == {letters[key] for key in (b"a", b"b", b"d")}
 
 
 @pytest.mark.long

@@ -4,17 +4,23 @@ OPS-4, OPS-5, JOB-1).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from connector import KafkaConfig
+from connector.dead_letters.ledger import LedgerWrite, LetterState
 from connector.errors import ConfigError, ConnectorError, WriterConflictError
 from connector.events import Event
 from connector.kafka import LetterFilter
+from connector.kafka.dead_letters import ledger_topic
+from connector.kafka.dead_letters.ledger_topic import LedgerWriter
+from connector.records.codec import framed
+from connector.records.model import Heartbeat, SetCell, kafka_key
 from connector.services import (
     DeadLetters,
     audit,
@@ -30,12 +36,15 @@ from connector.services import (
     status,
     validate_config,
 )
+from connector.services.tables import RebuildReport
 from connector.spark import check_session
 from connector.spark.cluster import spending
 from connector.state.jobs import JobKind
 from tests.broker import NewTopic
+from tests.changes import change
 from tests.spark.live import Live
-from tests.spark.streams import account
+from tests.spark.streams import COLUMNS, CrashError, account, definition
+from tests.spark.test_cut import ANNOUNCED
 
 CONFIG = """
 warehouse = "warehouse"
@@ -155,6 +164,74 @@ def test_a_program_runs_reads_audits_and_operates_the_pipeline(live: Live, tmp_p
     assert rebuild(config, "accounts", spark=live.spark).changes == 3
     assert jobs(config, "accounts", limit=1)[0].kind == "rebuild"
     assert [finding.text for finding in validate_config(config) if finding.level == "fault"] == []
+
+
+def test_a_rebuild_closes_the_letters_that_it_covers_wherever_it_dies(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RUN-6: killed before or after the table's commit, or between two transactions of the ledger,
+    no read calls the table more complete than it is. The next rebuild closes the rest.
+    """
+    live.send((0, kafka_key(mark), framed(mark, 1)) for mark in (ANNOUNCED, Heartbeat("p", 10)))
+    live.publish(account("a", 1, amount="much"), account("b", 2, amount="more"))
+    live.publish(account("c", 3, amount="3"))
+    live.publish(change(SetCell("f", b"name", b"\xff", 0), at=4, row_key=b"d"))
+    run(live.config, spark=live.spark, once=True)
+    letters, later = DeadLetters(live.config), Heartbeat("p", 20)
+    of_amount = [letter.id for letter, _ in letters.list() if letter.key in (b"a", b"b")]
+    assert letters.park(LetterFilter(ids=frozenset(of_amount[:1])), why="a question")[0] == 1
+    live.tables = (definition(columns=COLUMNS[:1], keep_unmapped=True),)
+
+    def missing() -> int:
+        with read(live.config, "accounts", spark=live.spark, max_staleness_s=0) as found:
+            assert {row[0] for row in found.rows} <= {"a", "b", "c"}
+            return found.missing.count
+
+    def snapshot() -> tuple[set[object], int]:
+        with read(live.config, "accounts", snapshot=True) as found:
+            return {row[0] for row in found.rows}, found.missing.count
+
+    def rebuilt(dies_at: str = "", commits: int = 9) -> RebuildReport:
+        left, commit = count(commits, -1), LedgerWriter.commit
+
+        def commit_or_die(writer: LedgerWriter, writes: Sequence[LedgerWrite]) -> None:
+            if not next(left):
+                raise CrashError
+            commit(writer, writes)
+
+        def on_event(event: Event) -> None:
+            if event.text == dies_at:
+                raise CrashError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerWriter, "commit", commit_or_die)
+            patch.setattr(ledger_topic, "MAX_WRITES", 1)
+            return rebuild(live.config, "accounts", spark=live.spark, on_event=on_event)
+
+    for dies_at, commits, left in (
+        ("tombstones written", 9, 3),
+        ("table committed", 9, 3),
+        ("", 0, 3),
+        ("", 1, 2),
+    ):
+        with pytest.raises(CrashError):
+            rebuilt(dies_at, commits)
+        assert missing() == left
+    assert rebuilt().covered == 1
+    assert (missing(), status(live.config).tables["accounts"].dead_letters.count) == (1, 1)
+    assert rebuilt().covered == 0
+    assert snapshot() == ({"c"}, 3), "the rows of before the rebuild"
+    live.publish(account("b", 15, name="Bob"))
+    live.send([(0, kafka_key(later), framed(later, 1))])
+    run(live.config, spark=live.spark, once=True)
+    assert (missing(), snapshot()) == (1, ({"a", "b", "c"}, 1))
+    ((rejected, _),) = letters.list()
+    assert rejected.key == b"d"
+    for letter_id in of_amount:
+        found = letters.find(letter_id)
+        assert found[1].state is LetterState.COVERED
+        assert (found[2][-1].by, "up to batch 1" in found[2][-1].why) == ("rebuild", True)
+    assert len(live.letters()) == 3
 
 
 def test_a_wrong_call_is_an_error_with_a_remedy(live: Live, tmp_path: Path) -> None:

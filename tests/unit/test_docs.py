@@ -217,7 +217,7 @@ def test_the_keys_of_commits_are_those_of_the_code() -> None:
         losses=(AcceptLoss(1, "s", "t", "{}", "why", 1, "ann"),),
     ).to_json()
     assert _first_cells("Keys of a table commit") == set(
-        TableState(lacks_lost_records=True).to_json("t")
+        TableState(lacks_lost_records=True, covered_by={"r": 1}).to_json("t")
     )
     assert _first_cells("Keys of the progress") == set(progress)
     assert _first_cells("Keys of the checks") == set(progress["checks"])

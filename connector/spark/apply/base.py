@@ -74,7 +74,7 @@ def copy_base(
         on_step("base read")
         table.commit(rows.where("_exists"), (), after)
         on_step("table committed")
-        return Rebuilt(table.before, table.table_state(), 0, 0, misfits_of(table))
+        return Rebuilt(table.before, table.table_state(), table.layout, 0, 0, misfits_of(table))
 
 
 def is_to_start(table: Table, definition: TableDefinition, changelog: Changelog) -> bool:

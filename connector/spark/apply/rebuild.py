@@ -12,7 +12,7 @@ meanwhile, the rebuild is refused. A process that opened the old table before st
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,9 +20,12 @@ from pyspark.sql import functions as F
 from connector import warehouse as paths
 from connector.dead_letters.envelope import DeadLetter
 from connector.errors.tables import table_changed_during_rebuild, table_missing
+from connector.records.rejection import Position
 from connector.spark.apply.apply import Applied, apply
+from connector.spark.apply.flatten import RECORD_COORDINATES, unreadable
 from connector.spark.apply.select import NO_RULES, LetterRules
-from connector.spark.apply.statistics import check_changelog
+from connector.spark.apply.statistics import check_changelog, unapplied
+from connector.spark.apply.truncation import not_truncated
 from connector.spark.cluster import repeating
 from connector.spark.failures import applying
 from connector.spark.sql import literal_rows
@@ -58,11 +61,13 @@ class Rebuilt:
     became dead letters.
 
     `misfits` counts cells that their column cannot hold, and that stay in `_unmapped`: they are
-    older than the column (TBL-8), or the column is NULL for them (EVO-11).
+    older than the column (TBL-8), or the column is NULL for them (EVO-11). `layout` is that of the
+    new table.
     """
 
     before: TableState
     table_state: TableState
+    layout: Layout
     changes: int
     letters: int
     misfits: int
@@ -119,7 +124,7 @@ def rebuild(
 
     def result() -> Rebuilt:
         after, misfits = successor.table_state(), misfits_of(successor)
-        return Rebuilt(before, after, applied.changes, applied.letters, misfits)
+        return Rebuilt(before, after, successor.layout, applied.changes, applied.letters, misfits)
 
     # The table is replaced: lost executors must not repeat the whole rebuild.
     return repeating(result, f"table {definition.name}")
@@ -225,7 +230,7 @@ class Successor(Table):
         Raises `WriterConflictError` if another process has committed to the old table.
         """
         self.check_alone()
-        table_state = self._going_on(table_state)
+        table_state = table_state.replacing(self.before, self._new_letters)
         made = self._columns_of(self.rows() if rows is None else rows)
         session = metadata_session(self._spark, self._metadata_of(table_state))
         writer = (
@@ -250,24 +255,6 @@ class Successor(Table):
             raise table_changed_during_rebuild(self._definition.name)
         self._committed = table_state
 
-    def _going_on(self, made: TableState) -> TableState:
-        """The new table state, with what stays from the old one: published dead letters stay
-        counted, and the rows are not older, if no more changes wait than before.
-        """
-        before = self.before
-        as_of = (
-            made.as_of,
-            before.as_of if made.complete_to_batch >= before.complete_to_batch else None,
-        )
-        return replace(
-            made,
-            letters=max(made.letters, before.letters + self._new_letters),
-            dead_letters_since=min(
-                filter(None, (made.dead_letters_since, before.dead_letters_since)), default=None
-            ),
-            as_of=max(filter(None, as_of), default=None),
-        )
-
     def _open(self, properties: Mapping[str, str] | None) -> Layout:
         self._kept = {
             name: (properties or {})[name] for name in KEPT_PROPERTIES if name in (properties or {})
@@ -282,6 +269,37 @@ class Successor(Table):
         newest = DeltaLog(self._spark, self.path).newest_of_lowmark()
         assert newest is not None
         return newest
+
+
+def covered_letters(
+    changelog: Changelog, rebuilt: Rebuilt, letters: Iterable[Position]
+) -> list[Position]:
+    """Those of the table `letters` whose change the new table has (RUN-6): the changelog still has
+    the change, the rebuild merged it, and did not reject it.
+    """
+    layout, state, newest = rebuilt.layout, rebuilt.table_state, changelog.newest()
+    definition, columns = layout.definition, ["topic", "topic_id", *RECORD_COORDINATES]
+    batch, identity = (newest.ingest_batch, newest.changelog_id) if newest else (0, None)
+    state.check_changelog(definition.name, batch, identity)
+    wanted = literal_rows(
+        changelog.spark,
+        map(astuple, letters),
+        "topic string, topic_id string, kafka_partition int, offset bigint",
+    )
+    is_merged = f"ingest_batch <= {state.complete_to_batch} OR NOT {unapplied(state)}"
+
+    def once() -> list[Position]:
+        changes = (
+            changelog.changes(definition.source, after=0, to=state.to_batch)
+            .where(is_merged)
+            .join(wanted, columns, "left_semi")
+        )
+        rejected = unreadable(not_truncated(changes, layout, state.truncated), layout)
+        covered = changes.join(rejected, [*RECORD_COORDINATES], "left_anti").select(*columns)
+        return [Position(*row) for row in covered.collect()]
+
+    with applying(definition.name):
+        return repeating(once, f"table {definition.name}")
 
 
 def misfits_of(table: Table) -> int:

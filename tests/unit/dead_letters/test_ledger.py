@@ -54,16 +54,17 @@ def test_a_letter_without_a_history_is_open() -> None:
 @pytest.mark.parametrize(
     ("action", "state", "allowed"),
     [
-        (None, LetterState.OPEN, {Action.REPLAYED, Action.PARKED, Action.DISCARDED, Action.ERASED}),
+        (None, LetterState.OPEN, set(Action) - {Action.REOPENED}),
         (Action.REPLAYED, LetterState.REPLAYED, {Action.ERASED}),
-        (Action.PARKED, LetterState.PARKED, {Action.DISCARDED, Action.REOPENED, Action.ERASED}),
-        (Action.DISCARDED, LetterState.DISCARDED, {Action.REOPENED, Action.ERASED}),
         (
-            Action.REOPENED,
-            LetterState.OPEN,
-            {Action.REPLAYED, Action.PARKED, Action.DISCARDED, Action.ERASED},
+            Action.PARKED,
+            LetterState.PARKED,
+            {Action.DISCARDED, Action.REOPENED, Action.ERASED, Action.COVERED},
         ),
+        (Action.DISCARDED, LetterState.DISCARDED, {Action.REOPENED, Action.ERASED}),
+        (Action.REOPENED, LetterState.OPEN, set(Action) - {Action.REOPENED}),
         (Action.ERASED, LetterState.ERASED, set()),
+        (Action.COVERED, LetterState.COVERED, {Action.ERASED, Action.COVERED}),
     ],
 )
 def test_the_last_entry_decides_the_state_of_a_letter_and_the_allowed_actions(

@@ -176,28 +176,32 @@ def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_n
     )
 
 
+def tables_with(**letters: int) -> dict[str, TableState]:
+    return {name: TableState(letters=count) for name, count in letters.items()}
+
+
 def test_a_table_is_not_complete_without_its_open_letters() -> None:
     """DLQ-7: rejected records may be of any table, table letters are of theirs; what is replayed or
     discarded counts no more.
     """
     totals = Totals({("T", ""): 3, ("T", "one"): 1, ("other", ""): 9}, open_since=70)
-    stream, tables = open_letters(5, {"one": 2, "two": 0}, NO_EXTERNAL, "T", totals, 40)
+    stream, tables = open_letters(5, tables_with(one=2, two=0), NO_EXTERNAL, "T", totals, 40)
     assert (stream, tables) == (
         OpenLetters(3, 70),
         {"one": OpenLetters(3, 70), "two": OpenLetters(2, 70)},
     )
-    assert open_letters(5, {"one": 2}, NO_EXTERNAL, "T", None, 40) == (
+    assert open_letters(5, tables_with(one=2), NO_EXTERNAL, "T", None, 40) == (
         OpenLetters(7, 40),
         {"one": OpenLetters(7, 40)},
     )
-    assert open_letters(3, {"one": 1}, NO_EXTERNAL, "T", totals, 40) == (
+    assert open_letters(3, tables_with(one=1), NO_EXTERNAL, "T", totals, 40) == (
         OpenLetters(),
         {"one": OpenLetters()},
     )
     # Nine of those that others made are closed.
     for count, left in ((9, OpenLetters()), (11, OpenLetters(2, 70))):
         assert open_letters(
-            3, {"one": 1}, ExternalDeadLetters("other", count, 40), "T", totals, 40
+            3, tables_with(one=1), ExternalDeadLetters("other", count, 40), "T", totals, 40
         ) == (left, {"one": left})
 
     after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
@@ -678,7 +682,7 @@ def test_an_unreadable_ledger_is_reported_for_the_stream_and_its_tables() -> Non
     """
     totals = Totals({("T", "two"): 5, ("other", "one"): 1}, open_since=None)
     stream, tables = open_letters(
-        0, {"one": 2, "two": 7}, NO_EXTERNAL, "T", totals, 40, is_known=False, under_way=True
+        0, tables_with(one=2, two=7), NO_EXTERNAL, "T", totals, 40, is_known=False, under_way=True
     )
     assert stream == OpenLetters(4, 40, is_known=False, under_way=True)
     assert tables == {
