@@ -23,24 +23,27 @@ from connector.services import DeadLetters, load_config, status
 from tests.chromium import browser
 
 PICTURES = Path(__file__).parents[1] / "docs/pictures"
-SIZE = (960, 720)
 
 
 def main() -> None:
     read_config = partial(load_config, Path(sys.argv[1]))
     stream = next(iter(read_config().streams))
     letter, _ = list(DeadLetters(read_config(), stream).list())[-1]
-    pages = {"overview": "", "letter": f"streams/{stream}/letters/{letter.id}"}
+    pages = {
+        "overview": ("", 580),
+        "stream": (f"streams/{stream}", 1000),
+        "letter": (f"streams/{stream}/letters/{letter.id}", 1300),
+    }
     latest = Latest(lambda: status(read_config()))
     app = console_app(Pages(read_config, latest.report))
     with (
         latest.reading(),
         serving(app, Address(port=0)) as port,
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         browser(Path(folder)) as shown,
     ):
-        shown.size(SIZE)
-        for name, path in pages.items():
+        for name, (path, height) in pages.items():
+            shown.size((960, height))
             shown.open(f"http://127.0.0.1:{port}/{path}")
             shown.picture(PICTURES / f"console-{name}.png")
 

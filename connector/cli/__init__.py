@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -185,6 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with suppress(ModuleNotFoundError):  # the package of an extra: then nothing is completed
             shell_complete(cli, {}, _NAME, _COMPLETE, instruction)
         sys.exit()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: files are removed
     sys.exit(invoke(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -192,6 +195,9 @@ def invoke(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. A problem goes to standard error."""
     if sys.stdout is None:  # closed, as daemons have it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):  # whatever the locale says
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    code: object = 0
     try:
         # Not `cli.main`, which would take a closed pipe for a failure.
         with cli.make_context(_NAME, list(arguments)) as ctx:
@@ -211,7 +217,6 @@ def invoke(arguments: Sequence[str]) -> int:
         return _failed(extra_missing(package, EXTRAS[package]))
     except BrokenPipeError:  # the reader of the output has ended
         _discard_output()
-        return 0
     except OSError as error:
         _discard_output()
         return _failed(system_error(str(error)))

@@ -1,5 +1,5 @@
-"""The command that helps after an error. Packages below `cli` name no command: their errors have
-fields, and this module makes the command of them.
+"""The command that helps after an error, or with a reason of a status. Packages below `cli` name no
+command: their errors and reasons have fields, and this module makes the command of them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from connector.dead_letters.envelope import (
     replay_topic,
 )
 from connector.errors import ConnectorError
+from connector.reports.reasons import Reason
 from connector.tables.published import topic_of_tables
 from connector.write_streams.model import topic_of_catalog
 
@@ -97,6 +98,51 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "TOPIC_MISSING": (Template("topic create", ("topic",), {"--group": "group"}),),
 }
 """Code -> the commands that help, in order. Each can be run without harm, or stops at once."""
+
+_VALIDATE: Final = Template("validate")
+_LIST_PARTITIONS: Final = Template("partitions list", ("stream",))
+_LIST_TRANSACTIONS: Final = Template("transactions list", ("stream",))
+_BATCHES_AND_APPLIES: Final = Template("jobs --by hour")
+_LAST_JOBS: Final = Template("jobs", options={"--table": "table"})
+REASONS: Final[Mapping[str, Template]] = {
+    "HEADROOM": _VALIDATE,
+    "PIPELINE_DOWN": Template("run"),
+    "UNREADABLE": _VALIDATE,
+    "TABLE_STOPPED": _LAST_JOBS,
+    "PIPELINE_WAITS": _VALIDATE,
+    "BRIDGE_DOWN": Template("bridge", ("stream",)),
+    "RECORDS_HIDDEN": _LIST_PARTITIONS,
+    "TABLE_STALE": _BATCHES_AND_APPLIES,
+    "WATERMARK_STALLED": _LIST_PARTITIONS,
+    "WATERMARK_UNKNOWN": _LIST_PARTITIONS,
+    "KEY_RANGE_UNCOVERED": _LIST_PARTITIONS,
+    "UNDECLARED": _LIST_PARTITIONS,
+    "NEVER_SEEN": _LIST_PARTITIONS,
+    "CHANGES_WAIT": _LIST_PARTITIONS,
+    "BRIDGE_WAITS": _STATUS[0],
+    "DEAD_LETTERS": _LIST_LETTERS[0],
+    "LOSS_UNCONFIRMED": Template("table confirm --help", ("table",)),
+    "ROWS_BLOCKED": _LIST_LETTERS[0],
+    "RELEASES_WITHHELD": _LIST_WRITE_STREAMS[0],
+    "TRANSACTIONS_INCOMPLETE": _LIST_TRANSACTIONS,
+    "AUDIT_FAILED": Template("audit", ("stream",)),
+    "JOB_FAILED": _LAST_JOBS,
+    "MAINTENANCE_FAILED": _BATCHES_AND_APPLIES,
+    "RELOAD_REFUSED": _VALIDATE,
+    "TWO_PRODUCERS": _LIST_PARTITIONS,
+    "PIPELINE_UNKNOWN": _STATUS[0],
+    "STORE_UNREACHABLE": _VALIDATE,
+    "LETTERS_UNKNOWN": _LIST_LETTERS[0],
+}
+"""Code of a reason -> the command that helps, if its error has none of its own."""
+
+
+def command_of_reason(reason: Reason) -> str:
+    """The command line that helps with a reason of a status."""
+    line = command_of(reason.fields.get("error", ""), reason.fields)
+    line = line or REASONS[reason.code].line(reason.fields)
+    assert line is not None, f"{reason.code} has the values of its command"
+    return line
 
 
 def command_for(error: ConnectorError) -> str | None:

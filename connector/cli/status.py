@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from connector.cli.parameters import config_of, json_option
+from connector.cli.remedies import command_of_reason
 from connector.cli.terminal import (
     clear_screen,
     err,
@@ -104,16 +105,12 @@ def _check(ctx: click.Context, *, as_json: bool, watch: bool) -> int:
 
 def _print_reasons(reasons: Iterable[Reason]) -> None:
     for reason in reasons:
-        show_text(escaped(reason.line))
+        show_text(escaped(reason.line), reason.code)
 
 
 def _print(report: StatusReport) -> None:
-    by_text: dict[str, list[str]] = {}
-    for name, pipeline in report.pipelines.items():
-        by_text.setdefault(pipeline.text, []).append(name)
-    for text, of_streams in by_text.items():
-        names = f" of {', '.join(of_streams)}" if len(by_text) > 1 else ""
-        show_fact(f"pipeline{names}", text, 0)
+    for name, text in pipelines(report):
+        show_fact(name, text, 0)
     disks = {"warehouse": report.warehouse_free_bytes, "broker": report.broker_free_bytes}
     free = [
         f"{size / 2**30:,.1f} GiB for the {name}"
@@ -139,35 +136,30 @@ def _print(report: StatusReport) -> None:
         err(f"{path}: {error}")
 
 
+def pipelines(report: StatusReport) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each pipeline: one may run several streams."""
+    by_text: dict[str, list[str]] = {}
+    for name, pipeline in report.pipelines.items():
+        by_text.setdefault(pipeline.text, []).append(name)
+    for text, of_streams in by_text.items():
+        names = f" of {summarize_names(of_streams)}" if len(by_text) > 1 else ""
+        yield f"pipeline{names}", text
+
+
 def commands(report: StatusReport) -> list[str]:
-    """The commands that help with the hints, each once."""
-    return list(dict.fromkeys(_commands(report)))
+    """The commands that help with the reasons and the hints, each once."""
+    of_reasons = map(command_of_reason, report.reasons)
+    stalled = [stream.name for stream in report.streams.values() if stream.stalled]
+    of_stalls = (f"connector partitions list {name}" for name in stalled)  # also unverified ones
+    of_columns = (line for table in report.tables.values() for line in add_column(table))
+    return list(dict.fromkeys([*of_reasons, *of_stalls, *of_columns]))
 
 
-def _commands(report: StatusReport) -> Iterator[str]:
-    """Names of streams need no quotes."""
-    if any(pipeline.is_running is False for pipeline in report.pipelines.values()):
-        yield "connector run"
-    for stream in report.streams.values():
-        is_delayed = stream.stalled or stream.undeclared or stream.never_seen or stream.uncovered
-        if stream.ingest_batch and is_delayed:
-            yield f"connector partitions list {stream.name}"
-        if stream.bridge is not None and stream.bridge.down(stream.now):
-            yield f"connector bridge {stream.name}"
-        if stream.dead_letters.count:
-            yield f"connector dead-letters list --stream {stream.name}"
-        if stream.last_audit is not None and stream.last_audit.error:
-            yield f"connector audit {stream.name}"
-        if stream.write_streams.is_withheld:
-            yield f"connector write-streams list {stream.name}"
-    for of_table in report.tables.values():
-        if of_table.lacks_lost_records:
-            yield f"connector table confirm {of_table.name} --help"
-        if of_table.is_waiting:
-            yield f"connector partitions list {of_table.stream}"
-        columns = (_column_for(*cell) for cell in of_table.cells_without_column)
-        if (column := next(filter(None, columns), None)) is not None:
-            yield f"connector table alter {of_table.name} add-column {column}"
+def add_column(status: TableStatus) -> list[str]:
+    """The command that adds a column for unmapped cells. Names of tables need no quotes."""
+    columns = (_column_for(*cell) for cell in status.cells_without_column)
+    column = next(filter(None, columns), None)
+    return [] if column is None else [f"connector table alter {status.name} add-column {column}"]
 
 
 def _column_for(family: str, qualifier: bytes) -> str | None:
@@ -282,7 +274,7 @@ def _print_tables(report: StatusReport) -> None:
         pending, job = of_table.pending_batches, of_table.last_job
         shown.add_row(
             of_table.name,
-            "" if below is None else _to_the_second(below),
+            "" if below is None else to_the_second(below),
             cut(of_table),
             f"{of_table.dead_letters.count:,}",
             _duration(of_table.age_s),
@@ -355,7 +347,7 @@ def _due(status: TableStatus) -> str:
     return "now" if status.pending_batches else ""
 
 
-def _to_the_second(timestamp: int) -> str:
+def to_the_second(timestamp: int) -> str:
     return str(view_of_time(timestamp - timestamp % 1_000_000)).replace(".000000", "")
 
 

@@ -105,9 +105,14 @@ def show_fact(name: str, text: str, name_width: int, indent: str = "") -> None:
         out(line)
 
 
-def show_text(text: str) -> None:
-    """Print a text that is escaped on standard output, in the width of the terminal."""
-    for line in wrapped(text, width_of(sys.stdout), 2):
+def show_text(text: str, urgent: str = "") -> None:
+    """Print a text that is escaped on standard output, in the width of the terminal. It may begin
+    with an `urgent` word, which is in colour.
+    """
+    first, *more = wrapped(text, width_of(sys.stdout), 2)
+    if urgent:
+        first = marked(urgent, "yellow", sys.stdout) + first.removeprefix(urgent)
+    for line in (first, *more):
         out(line)
 
 

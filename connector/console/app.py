@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,13 +21,13 @@ from starlette.routing import Route
 from connector.cli.remedies import command_for
 from connector.cli.terminal import escaped
 from connector.console.pages import Page, Pages
-from connector.errors import ConfigError, ConnectorError, InvalidChangeError
+from connector.console.server import is_loopback
+from connector.errors import ConnectorError, InvalidChangeError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self';"
@@ -43,7 +42,14 @@ HEADERS: Final = {
 }
 
 
-def console_app(pages: Pages, token: str = "", *, is_local: bool = True) -> Starlette:
+NOT_THERE: Final = frozenset(
+    {"ARGUMENT_INVALID", "DEAD_LETTER_AMBIGUOUS", "DEAD_LETTER_MISSING", "STREAM_UNKNOWN"}
+    | {"TABLE_UNKNOWN"}
+)
+"""Codes of errors of a request. The others are of the configuration, Kafka or the warehouse."""
+
+
+def console_app(pages: Pages, token: str = "", *, is_local: bool = True) -> ASGIApp:
     """Return the console as an ASGI application.
 
     Args:
@@ -65,7 +71,7 @@ def console_app(pages: Pages, token: str = "", *, is_local: bool = True) -> Star
         routes=[
             *(
                 Route(path, _endpoint(templates, act), methods=["GET"])
-                for path, act in _paths(pages).items()
+                for path, act in paths(pages).items()
             ),
             Route("/console.css", _file(templates, "console.css", "text/css")),
             Route("/icon.svg", _file(templates, "icon.svg", "image/svg+xml")),
@@ -73,13 +79,14 @@ def console_app(pages: Pages, token: str = "", *, is_local: bool = True) -> Star
         exception_handlers={
             ConnectorError: partial(_failed, templates),
             HTTPException: partial(_refused, templates),
+            Exception: partial(_broken, templates),
         },
     )
-    app.add_middleware(_Guard, token=token, is_local=is_local)
-    return app
+    return _Guard(app, token, is_local=is_local)  # outside of the handler of `Exception`
 
 
-def _paths(pages: Pages) -> Mapping[str, Callable[[Mapping[str, str]], Page]]:
+def paths(pages: Pages) -> Mapping[str, Callable[[Mapping[str, str]], Page]]:
+    """The pages by path. Each takes the parameters of the path and of the query."""
     return {
         "/": lambda _: pages.overview(),
         "/configuration": lambda _: pages.configuration(),
@@ -116,7 +123,7 @@ def _file(templates: Environment, name: str, media_type: str) -> Callable[[Reque
 def _failed(templates: Environment, _: Request, error: Exception) -> Response:
     """The page of a problem, with cause, remedy and the command that helps."""
     assert isinstance(error, ConnectorError)
-    is_of_request = isinstance(error, ConfigError | InvalidChangeError)
+    is_of_request = error.code in NOT_THERE or isinstance(error, InvalidChangeError)
     values = {"error": error, "command": command_for(error), "title": error.problem}
     return _rendered(templates, "problem", values, 404 if is_of_request else 503)
 
@@ -125,6 +132,12 @@ def _refused(templates: Environment, _: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     values = {"error": None, "command": None, "title": error.detail}
     return _rendered(templates, "problem", values, error.status_code)
+
+
+def _broken(templates: Environment, _: Request, error: Exception) -> Response:
+    """The page of a fault of the console itself. uvicorn logs it."""
+    title = f"The console failed: {type(error).__name__}"
+    return _rendered(templates, "problem", {"error": None, "command": None, "title": title}, 500)
 
 
 class _Guard:
@@ -150,7 +163,7 @@ class _Guard:
     def _refusal(self, headers: Headers) -> Response | None:
         host = headers.get("host", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if self._is_local and name not in _LOCAL:
+        if self._is_local and not is_loopback(name.removeprefix("[").removesuffix("]")):
             return PlainTextResponse("Use the address that the command printed.\n", 421)
         if self._token and not hmac.compare_digest(_password(headers), self._token):
             wanted = {"WWW-Authenticate": 'Basic realm="lowmark", charset="UTF-8"'}
@@ -166,5 +179,5 @@ def _password(headers: Headers) -> bytes:
         return b""
     try:
         return base64.b64decode(text, validate=True).partition(b":")[2]
-    except binascii.Error:
+    except ValueError:  # also of characters beyond ASCII
         return b""

@@ -9,14 +9,15 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-from connector.state.jobs import Job
+from connector.state.jobs import Job, JobKind
 from connector.text import duration
 
 HOURS: Final = 6
 BARS: Final = 72
 """One for five minutes."""
 _BAR_US: Final = HOURS * 3600 * 1_000_000 // BARS
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 720, 120, 56, 18
+_APPLIES: Final = (JobKind.APPLY, JobKind.REBUILD)
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 360, 100, 56, 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Chart:
         """The chart in words, for those who do not see it."""
         values = [value for value in self.values if value is not None]
         if not values:
-            return f"{self.title}: no job in the last {HOURS} hours"
+            return f"{self.title}: no value"
         bound = "" if self.bound is None else f", bound {self.text(self.bound)}"
         newest, most = self.text(values[-1]), self.text(max(values))
         return f"{self.title}: newest {newest}, highest {most}{bound}"
@@ -88,23 +89,45 @@ def charts_of_table(jobs: Iterable[Job], now: int, bound_s: int | None) -> list[
     """Return the charts of the applies of a table.
 
     Args:
-        jobs: Applies and rebuilds, the newest first.
+        jobs: The jobs of the table.
         now: The time at the right edge (µs).
         bound_s: The bound in force. None: the table has no bound.
     """
-    done = sorted((job for job in jobs if not job.error), key=lambda job: job.ended_at)
+    done = [job for job in jobs if job.kind in _APPLIES and not job.error]
     ages = [
         (job.ended_at, (job.ended_at - job.watermark_before) / 1_000_000)
         for job in done
         if job.watermark_before
     ]
-    durations = [(job.ended_at, job.duration_s) for job in done]
-    changes = [(job.ended_at, job.changes) for job in done]
     return [
         Chart("Age before an apply ended", _bars(ages, now, max), duration, bound_s),
-        Chart("Duration of applies", _bars(durations, now, max), _seconds),
-        Chart("Changes per five minutes", _bars(changes, now, math.fsum), _count),
+        _durations("Duration of applies", done, now),
+        _sums("Changes per five minutes", done, now, lambda job: job.changes),
     ]
+
+
+def charts_of_stream(batches: Sequence[Job], now: int) -> list[Chart]:
+    """Return the charts of the batches of a stream.
+
+    Args:
+        batches: The batches.
+        now: The time at the right edge (µs).
+    """
+    return [
+        _sums("Records per five minutes", batches, now, lambda job: job.rows_read),
+        _sums("Rejected records per five minutes", batches, now, lambda job: job.letters),
+        _durations("Duration of batches", batches, now),
+    ]
+
+
+def _durations(title: str, jobs: Iterable[Job], now: int) -> Chart:
+    values = ((job.ended_at, job.duration_s) for job in jobs)
+    return Chart(title, _bars(values, now, max), _seconds)
+
+
+def _sums(title: str, jobs: Iterable[Job], now: int, number: Callable[[Job], int]) -> Chart:
+    values = ((job.ended_at, number(job)) for job in jobs)
+    return Chart(title, _bars(values, now, math.fsum), _count)
 
 
 def _seconds(value: float) -> str:

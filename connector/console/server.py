@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 import threading
@@ -13,15 +14,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from connector.errors import argument_invalid
 from connector.errors.settings import secret_unreadable
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
+    from starlette.types import ASGIApp
 
 PORT: Final = 8420
 TOKEN_LENGTH: Final = 20
+REQUEST_S: Final = 10.0
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is an address that only this machine reaches."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +58,27 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine reaches it."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
     def url(self, port: int) -> str:
         """The address for a browser."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http{'s' if self.key else ''}://{host}:{port}/"
+
+
+class _Patience(H11Protocol):
+    """Closes a connection that keeps its place without a whole request: there are few places."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to look at it."""
+        super().connection_made(transport)
+        self.loop.call_later(REQUEST_S, self._look)
+
+    def _look(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+        if not self.transport.is_closing():
+            self.loop.call_later(REQUEST_S, self._look)
 
 
 def read_token(file: Path) -> str:
@@ -71,7 +94,7 @@ def read_token(file: Path) -> str:
 
 
 @contextmanager
-def serving(app: Starlette, address: Address) -> Iterator[int]:
+def serving(app: ASGIApp, address: Address) -> Iterator[int]:
     """Serve an application during the block, which receives the port.
 
     Raises `ConfigError` if the address cannot be used.
@@ -83,6 +106,7 @@ def serving(app: Starlette, address: Address) -> Iterator[int]:
         listener.bind((address.host, address.port))
         config = uvicorn.Config(
             app,
+            http=_Patience,
             ssl_certfile=address.certificate,
             ssl_keyfile=address.key,
             log_config=None,

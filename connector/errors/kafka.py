@@ -207,9 +207,9 @@ def definition_of_another_table(
     return TopicError(
         "TABLE_OF_ANOTHER_WAREHOUSE",
         f"{topic} has the definition of another table {table}",
-        f"Another warehouse has a table of this name. The id of its table is {published_id}, and"
-        f" that of this one is {table_id}",
-        "Give one of the tables another name. If the other warehouse is gone for good, publish the"
+        "Another warehouse has a table of this name, or the table was dropped and made again. The"
+        f" id of the other one is {published_id}, and that of this one is {table_id}",
+        "Give one of the tables another name. If the other one is gone for good, publish the"
         " definition of this table with take_over",
         topic=topic,
         table=table,

@@ -15,14 +15,14 @@ def line_refused(number: int, problem: str, delivered: str) -> ConnectorError:
     )
 
 
-def file_unreadable(
-    path: str, cause: str, remedy: str = "Check that it is a file, and that you can read it"
-) -> ConnectorError:
+def file_unreadable(path: str, cause: str) -> ConnectorError:
+    remedy = "Check that it is a file, and that you can read it"
     return ConnectorError("FILE_UNREADABLE", f"{path} cannot be read", cause, remedy, path=path)
 
 
 def file_format_unknown(path: str, cause: str, formats: str) -> ConnectorError:
-    return file_unreadable(path, cause, f"Name the format: one of {formats}")
+    remedy, problem = f"Name the format: one of {formats}", f"The format of {path} is not known"
+    return ConnectorError("FILE_UNREADABLE", problem, cause, remedy, path=path)
 
 
 def file_unwritable(path: str, cause: str) -> ConnectorError:
@@ -35,7 +35,7 @@ def file_malformed(path: str, location: str, cause: str) -> ConnectorError:
         "FILE_INVALID",
         f"{path}, {location}: {cause}",
         "The rows after this location cannot be told apart. Nothing was committed",
-        "Correct the file, or export it again, then load it again",
+        "Correct the file, or export it again. Then repeat the call",
         path=path,
     )
 
@@ -43,10 +43,10 @@ def file_malformed(path: str, location: str, cause: str) -> ConnectorError:
 def file_changed(path: str) -> ConnectorError:
     return ConnectorError(
         "FILE_INVALID",
-        f"{path} was changed while it was loaded",
+        f"{path} was changed while it was read",
         "Some of its rows may be from before the change and others from after it. Nothing was"
         " committed",
-        "Load the file again once it is complete",
+        "Repeat the call once the file is complete",
         path=path,
     )
 

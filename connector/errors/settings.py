@@ -109,8 +109,7 @@ def table_configured(table: str) -> ConfigError:
         "TABLE_CONFIGURED",
         f"Table {table} cannot be dropped",
         "The configuration has it, so a pipeline would make it again",
-        f"Remove the section [tables.{table}], and wait until the pipeline has taken the new"
-        " configuration. Then drop the table",
+        f"Remove the section [tables.{table}], and restart the pipeline. Then drop the table",
         table=table,
     )
 

@@ -29,7 +29,7 @@ class PipelineStatus(Viewed):
     is_starting    whether it has not begun to ingest or apply
     waiting        the error of what it waits for, for example of Kafka
     batches        by stream, when the batch in flight began; `applies` the same by table
-    stopped        the tables that it does not apply, and why
+    tables         those that it applies; `stopped` those that it does not, and why
     last_error     also one of the process before; it may be over
     """
 
@@ -46,6 +46,7 @@ class PipelineStatus(Viewed):
     waiting: Failure | None = None
     batches: Mapping[str, Time] = field(default_factory=dict)
     applies: Mapping[str, Time] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
     stopped: Mapping[str, Failure] = field(default_factory=dict)
     last_error: Failure | None = None
 
@@ -135,6 +136,7 @@ def pipeline_status(
         waiting=record.waiting,
         batches=record.batches,
         applies=record.applies,
+        tables=record.tables,
         stopped=record.stopped,
         last_error=record.last_error,
     )

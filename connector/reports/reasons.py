@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from connector.errors import TableError
-from connector.records.views import Viewed
+from connector.records.views import Hidden, Viewed
 from connector.reports.headroom import least_low
 from connector.reports.pipeline_status import PipelineStatus, text_of_waiting
 from connector.reports.source_status import recent_two_producers
@@ -38,11 +38,15 @@ UNKNOWN: Final = frozenset({"PIPELINE_UNKNOWN", "STORE_UNREACHABLE", "LETTERS_UN
 class Reason(Viewed):
     """A reason to look at a stream or table, for example `DEAD_LETTERS` of `stream orders`. `text`
     may have names from outside.
+
+    `fields` has the names of the `stream` and the `table`, and the code of the `error`, if there
+    are such. Of several streams it has the first.
     """
 
     code: str
     subject: str
     text: str
+    fields: Hidden[Mapping[str, str]] = field(default_factory=dict, compare=False)
 
     @property
     def line(self) -> str:
@@ -79,16 +83,21 @@ def reasons_of(
         *_of_pipelines(pipelines),
         *_of_errors(unnamed),
         *(
-            Reason("TABLE_STOPPED", f"table {name}", f"{why.code}: {why.text}")
+            Reason(
+                *("TABLE_STOPPED", f"table {name}", f"{why.code}: {why.text}"),
+                {"table": name, "error": why.code},
+            )
             for name, why in stopped.items()
         ),
         *(Reason("RELOAD_REFUSED", "configuration", fault) for fault in reload_refused),
     ]
     for name, stream in streams.items():
         of_stream = (*_of_watermark(stream), *_of_records(stream), *_of_bridge(stream))
-        reasons += [Reason(code, f"stream {name}", text) for code, text in of_stream]
+        fields = {"stream": name}
+        reasons += [Reason(code, f"stream {name}", text, fields) for code, text in of_stream]
     for name, table in tables.items():
-        reasons += [Reason(code, f"table {name}", text) for code, text in _of_table(table)]
+        fields = {"stream": table.stream, "table": name}
+        reasons += [Reason(code, f"table {name}", text, fields) for code, text in _of_table(table)]
     return sorted(reasons, key=lambda reason: CODES.index(reason.code))
 
 
@@ -103,7 +112,7 @@ def _of_pipelines(pipelines: Mapping[str, PipelineStatus]) -> Iterator[Reason]:
             by_code.setdefault(("PIPELINE_WAITS", text), []).append(stream)
     for (code, text), names in by_code.items():
         kind = "stream" if len(names) == 1 else "streams"
-        yield Reason(code, f"{kind} {summarize_names(names)}", text)
+        yield Reason(code, f"{kind} {summarize_names(names)}", text, {"stream": names[0]})
 
 
 def _waits_long(process: PipelineStatus) -> str:
@@ -116,10 +125,17 @@ def _waits_long(process: PipelineStatus) -> str:
 def _of_errors(errors: Mapping[str, TableError]) -> Iterator[Reason]:
     away = [path for path, error in errors.items() if error.code == "STORE_UNREACHABLE"]
     if away:
-        yield Reason("STORE_UNREACHABLE", summarize_names(away), errors[away[0]].problem)
+        fields = _fields_of(away[0])
+        yield Reason("STORE_UNREACHABLE", summarize_names(away), errors[away[0]].problem, fields)
     for path, error in errors.items():
         if path not in away:
-            yield Reason("UNREADABLE", path, f"{error.code}: {error.problem}")
+            text = f"{error.code}: {error.problem}"
+            yield Reason("UNREADABLE", path, text, {**_fields_of(path), "error": error.code})
+
+
+def _fields_of(path: str) -> dict[str, str]:
+    kind, _, name = path.partition(".")
+    return {kind.removesuffix("s"): name} if name else {}
 
 
 def _of_watermark(stream: StreamStatus) -> Iterator[tuple[str, str]]:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from connector import warehouse as paths
 from connector.clock import now_us
+from connector.errors.changelog import pipeline_running
 from connector.errors.settings import table_configured, table_unknown
 from connector.errors.tables import table_undeletable
 from connector.services.load_config import who
+from connector.services.process import status_of_pipeline
 from connector.services.warehouses import warehouse_of
 from connector.state.overrides import APPLY_EVERY, MAX_STALENESS, Override
 from connector.text import nearest, one_of
@@ -62,6 +64,7 @@ def drop_table(config: ConnectorConfig, table: str) -> OrphanedTable:
 
     Raises:
         ConfigError: The configuration has the table, or the warehouse does not.
+        WriterConflictError: A pipeline runs that began with the table.
         TableError: The files cannot be deleted.
     """
     from connector.lake.overrides import Overrides
@@ -69,12 +72,15 @@ def drop_table(config: ConnectorConfig, table: str) -> OrphanedTable:
 
     if table in config.tables:
         raise table_configured(table)
+    for stream in config.streams:
+        pipeline = status_of_pipeline(config, stream, now_us())
+        if pipeline.is_running and table in pipeline.tables:
+            raise pipeline_running(f"The drop of table {table}", pipeline.text, stream)
     orphans = {orphan.name: orphan for orphan in orphaned_tables(config)}
     if table not in orphans:
         remedy = nearest(table, orphans) or "Name one of these tables"
-        raise table_unknown(
-            table, f"no such table, and the warehouse has {one_of(orphans)}", remedy
-        )
+        names = one_of(orphans) if orphans else "no table without a section"
+        raise table_unknown(table, f"no such table, and the warehouse has {names}", remedy)
     overrides, now = Overrides(warehouse_of(config)), now_us()
     for setting, values in (
         (MAX_STALENESS, overrides.bounds()),

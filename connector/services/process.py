@@ -19,7 +19,7 @@ from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.storage import is_local, look_every_s
 from connector.errors import ConnectorError
-from connector.events import APPLY_ENDS, Event, OnEvent
+from connector.events import APPLY_ENDS, Event, OnEvent, warning
 from connector.reports.pipeline_status import PipelineStatus, pipeline_status
 from connector.services.warehouses import warehouse_of
 from connector.state.process import Failure, ProcessRecord
@@ -41,10 +41,18 @@ def recorded(
     returned, which passes them on. A record that cannot be written stops nothing.
 
     The process is the pipeline of all streams, or the `bridge` of this one. A bridge may be on a
-    machine without the warehouse, so it makes no folder there.
+    machine without the warehouse, so it makes no folder there. Another pipeline that runs is a
+    warning.
     """
     recorder = _Recorder(config, once=once, bridge=bridge)
-    thread = threading.Thread(target=recorder.work, name="process record", daemon=True)
+
+    def work() -> None:
+        with suppress(OSError):
+            if bridge is None:
+                _warn_of_others(config, on_event)
+        recorder.work()
+
+    thread = threading.Thread(target=work, name="process record", daemon=True)
     thread.start()
 
     def note(event: Event) -> None:
@@ -60,6 +68,14 @@ def recorded(
         recorder.end(None)
     finally:
         thread.join(_END_WITHIN_S)
+
+
+def _warn_of_others(config: ConnectorConfig, on_event: OnEvent) -> None:
+    for stream in config.streams:
+        other = status_of_pipeline(config, stream, now_us())
+        if other.is_running and (other.host, other.pid) != (platform.node(), os.getpid()):
+            text = f"another pipeline {other.text}. Stop one of the two: they end each other"
+            on_event(warning("ALREADY_RUNNING", text, stream=stream))
 
 
 class _Recorder:
@@ -79,6 +95,7 @@ class _Recorder:
             *(platform.node(), _machine(), os.getpid(), version("lowmark"), now, now),
             heartbeat_s=int(self._every_s),
             is_once=once,
+            tables=tuple(config.tables) if bridge is None else (),
         )
 
     def change(self, event: Event) -> None:
@@ -153,6 +170,8 @@ def after_event(record: ProcessRecord, event: Event, at: int) -> ProcessRecord:
     if error:
         record = replace(record, last_error=failure)
     table = str(event.fields.get("table", ""))
+    if table and table not in record.tables:
+        record = replace(record, tables=(*record.tables, table))
     match event.code:
         case "WAITING":
             waiting = record.waiting or failure

@@ -32,7 +32,7 @@ from connector.state.overrides import ClosePartition
 from connector.text import nearest, one_of
 
 if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig
+    from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.state.stream_progress import Progress
 
 
@@ -182,16 +182,20 @@ def lost_records(config: ConnectorConfig, stream: str) -> Lost:
     """The records that Kafka deleted before they were read, by Kafka partition: the first offset,
     and the next one that is left. Raises as `accept_loss`.
     """
+    source = find_stream(config, stream)
+    if not (lost := deleted_unread(config, source)):
+        raise nothing_lost(source.name)
+    return lost
+
+
+def deleted_unread(config: ConnectorConfig, stream: StreamConfig) -> Lost:
+    """The same. It may be empty."""
     from connector.kafka import topics
     from connector.lake.state_reader import logged_ends
 
-    source = find_stream(config, stream)
-    facts = topics.describe(config.kafka, source.topic)
-    read_to = logged_ends(warehouse_of(config), source.name)
-    lost = lost_between(read_to, topics.beginning_offsets(config.kafka, facts))
-    if not lost:
-        raise nothing_lost(source.name)
-    return lost
+    facts = topics.describe(config.kafka, stream.topic)
+    read_to = logged_ends(warehouse_of(config), stream.name)
+    return lost_between(read_to, topics.beginning_offsets(config.kafka, facts))
 
 
 def accept_loss(

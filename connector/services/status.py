@@ -95,8 +95,6 @@ class _Reader:
         self._bounds = self._try("settings", overrides.bounds) or {}
         self._paces = self._try("settings", overrides.paces) or {}
         self._columns = self._try("settings", overrides.columns) or {}
-        refused = refused_reload(config)
-        self.report.reload_refused.extend(refused.faults if refused else ())
 
     def read(self) -> None:
         from connector.lake.state_reader import logged_progress_of, table_state_of
@@ -111,6 +109,11 @@ class _Reader:
             if (logged := self._try(f"streams.{name}", read)) is not None:
                 of_stream = {table: states[table] for table in self._config.tables_of(name)}
                 self._read_stream(stream, logged, of_stream)
+        if (refused := refused_reload(self._config)) is not None and any(
+            pipeline.is_running is not False and (pipeline.since or 0) <= refused.refused_at
+            for pipeline in self.report.pipelines.values()
+        ):
+            self.report.reload_refused.extend(refused.faults)
 
     def _process(
         self, read: Callable[[ConnectorConfig, str, int], PipelineStatus], stream: str

@@ -4,7 +4,7 @@ TBL-21).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -168,7 +168,7 @@ def jobs(
     For example: `jobs(config, "orders", limit=1)[0].duration_s`. Raises `ConfigError` if there is
     no such table or `limit` is not allowed, `TableError` if the warehouse cannot be read.
     """
-    from connector.lake.jobs import History, batches
+    from connector.lake.jobs import History
 
     if table is not None:
         find_table(config, table)
@@ -178,8 +178,17 @@ def jobs(
     ended = History(warehouse_of(config)).jobs(table, limit=limit, kinds=kinds, since=since)
     if table is None and JobKind.BATCH in kinds:
         for stream in config.streams:
-            ended += islice(batches(warehouse_of(config), stream, since=since), limit)
+            ended += islice(batches(config, stream, since=since), limit)
     return sorted(ended, key=lambda job: -job.ended_at)[:limit]
+
+
+def batches(config: ConnectorConfig, stream: str, *, since: int = 0) -> Iterator[Job]:
+    """Yield the batches of a stream that were committed at `since` (µs) or later, the newest first
+    (JOB-1). Raises `TableError` if the warehouse cannot be read.
+    """
+    from connector.lake.jobs import batches
+
+    return batches(warehouse_of(config), stream, since=since)
 
 
 def set_max_staleness(config: ConnectorConfig, table: str, seconds: int | None) -> Override:

@@ -20,12 +20,14 @@ from connector.config.storage import is_s3
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.errors.definitions import columns_changed
-from connector.errors.kafka import topic_foreign
+from connector.errors.kafka import stream_records_deleted, topic_foreign
 from connector.errors.settings import setting_invalid, warehouse_unusable
 from connector.reports.headroom import least_low
 from connector.services.local_spark import check_master
+from connector.services.requests import deleted_unread
 from connector.services.status import ASK_TIMEOUT_S, headroom_of
 from connector.services.warehouses import check_logs, warehouse_of
+from connector.state.accepted_losses import AcceptLoss, text_of
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
 from connector.tables.alterations import declared_alteration
@@ -83,6 +85,7 @@ def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
             if is_usable:
                 _check_topic(config, stream)
                 yield from _headroom(config, stream)
+                yield from _deleted(config, stream)
             yield from _records(config, stream)
             yield from _ledger(config.kafka, stream)
             yield from _catalog(config.kafka, stream)
@@ -253,6 +256,17 @@ def _headroom(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding
         low = least_low(headroom_of(config, stream, timeout_s=ASK_TIMEOUT_S), now)
         if low is not None:
             yield _warning(f"streams.{stream.name}: {low.describe(now)}")
+
+
+def _deleted(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]:
+    """Kafka has deleted no record that ingest lacks, or a person accepted it (RUN-7)."""
+    from connector.lake.overrides import Overrides
+
+    with suppress(TableError):  # a finding of its own
+        lost = deleted_unread(config, stream)
+        accepted = Overrides(warehouse_of(config)).requests(AcceptLoss, stream.name, above=0)
+        if lost and not any(request.covers(lost) for request in accepted):
+            yield _fault(stream_records_deleted(stream.name, text_of(lost), ""))
 
 
 def _changelog(stream: StreamConfig, *, has_tables: bool) -> Iterator[Finding]:

@@ -319,6 +319,7 @@ class Applies:
                 raise
         if failed is not None:
             raise failed
+        self._on_event(reached("tables applied", total, total))
 
     def _cancel(self, threads: ThreadPoolExecutor) -> None:
         """Let no apply begin any more, also none that has a thread. Wait for those in flight."""

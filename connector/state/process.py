@@ -28,7 +28,7 @@ class ProcessRecord:
     - `ended_at` is its end. None: it runs, or was killed.
     - `waiting` is the error of what it waits for, such as Kafka.
     - `batches` has the beginning of the batch in flight by stream, and `applies` that of the apply
-      by table. `stopped` has the stopped tables.
+      by table. `tables` are all that it applies, and `stopped` has the stopped ones.
     - `last_error` may be of the process before. It ended this one if its time is `ended_at`.
     """
 
@@ -45,6 +45,7 @@ class ProcessRecord:
     waiting: Failure | None = None
     batches: Mapping[str, int] = field(default_factory=dict)
     applies: Mapping[str, int] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
     stopped: Mapping[str, Failure] = field(default_factory=dict)
     last_error: Failure | None = None
 

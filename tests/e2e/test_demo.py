@@ -5,14 +5,22 @@ repository's.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 from random import Random
 
+import httpx
 import pytest
 
-from connector.services import explain, load_config, read
+from connector.config.settings import ConnectorConfig
+from connector.console.app import console_app, paths
+from connector.console.pages import Pages
+from connector.console.server import Address, serving
+from connector.kafka import LocalBroker
+from connector.services import explain, load_config, read, status
 from connector.tables.explain import Outcome
 from examples.demo.compare import row_differences, rows_of, tree
 from examples.demo.history import TABLE
@@ -61,6 +69,8 @@ def test_the_table_equals_git_and_a_difference_is_reported(tmp_path: Path, seed:
     with read(config, TABLE, snapshot=True) as table:
         rows = list(rows_of(table))
     check_explanations(output, rows, Random(seed))
+    with LocalBroker.start(output / "broker", jar_store()):
+        check_console(config)
 
     # The table lacks one more commit.
     repository.write("a", "a change that is not published\n")
@@ -68,6 +78,29 @@ def test_the_table_equals_git_and_a_difference_is_reported(tmp_path: Path, seed:
     repository.git("commit", "--quiet", "-m", "one more")
     (difference,) = row_differences(tree(repository.folder, "HEAD"), rows)
     assert difference.startswith("b'a' is ")
+
+
+def check_console(config: ConnectorConfig) -> None:
+    """WEB-1: links and the form for a row lead from the first page to pages of every kind."""
+    pages = Pages(lambda: config, lambda: status(config))
+    patterns = {re.compile(re.sub(r"\{.*?\}", "[^/]+", path)): path for path in paths(pages)}
+    opened, listed = set[tuple[str | None, bool]](), ["/"]
+    with (
+        serving(console_app(pages), Address(port=0)) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as client,
+    ):
+        while listed:
+            path, _, query = (whole := listed.pop()).partition("?")
+            kind = next((patterns[it] for it in patterns if it.fullmatch(path)), None)
+            if (kind, bool(query)) in opened:
+                continue
+            opened.add((kind, bool(query)))
+            page = client.get(whole)
+            assert page.status_code == 200, (whole, page.text)
+            for link in re.findall(r'(?:href|action)="(.*?)"', page.text):
+                link = unescape(link) if link.startswith("/") else path + unescape(link)
+                listed.append(f"{link}?key=a0" if link.endswith("/row") else link)
+    assert {kind for kind, _ in opened} - {None} == set(paths(pages))
 
 
 def check_explanations(

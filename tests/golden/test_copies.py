@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -64,6 +65,34 @@ def test_an_export_has_the_rows_of_the_table(
     assert found == []
     assert result.is_equal
     assert (result.rows, result.other_rows, result.not_compared) == (36, 36, ())
+
+
+def test_only_a_file_is_replaced_and_a_link_stays(config: ConnectorConfig, tmp_path: Path) -> None:
+    """OPR-3: no device, pipe or folder is lost."""
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "link.csv").symlink_to("copy.csv")
+    (tmp_path / "copy.csv").write_text("old")
+    before = sorted((path, path.lstat().st_mode) for path in tmp_path.iterdir())
+    for name in ("pipe.csv", "folder.csv", "/", "/nowhere/x.csv", "/proc/x.csv"):
+        assert cli.invoke(["export", "typed", str(tmp_path / name), "--format", "csv"]) == 1
+    exported(config, tmp_path / "link.csv")
+    assert sorted((path, path.lstat().st_mode) for path in tmp_path.iterdir()) == before
+    assert compared(config, tmp_path / "copy.csv")[0].is_equal
+
+
+def test_two_exports_to_one_file_do_not_mix(config: ConnectorConfig, tmp_path: Path) -> None:
+    """OPR-3: the file is whole, although the other one goes on after it."""
+    file = tmp_path / "x.csv"
+
+    def other(_: int) -> None:
+        with read(config, "typed", allow_stale=True) as rows:
+            export(config, "typed", rows, file)
+
+    with read(config, "typed", allow_stale=True) as rows:
+        export(config, "typed", rows, file, on_rows=other)
+    assert [each.name for each in tmp_path.glob("*x.csv*")] == ["x.csv"]
+    assert compared(config, file)[0].is_equal
 
 
 Row = dict[str, Any]
@@ -133,6 +162,25 @@ def test_a_comparison_in_many_parts_is_the_same(
     assert results[0] == results[1]
     assert results[0][0].extra == 36 - len(rows)
     assert results[0][0].different > 0
+
+
+def test_a_large_copy_is_compared_in_parts(
+    config: ConnectorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OPR-1: memory is bounded, also if only the copy has the rows."""
+    file, parts = exported(config, tmp_path / "x.jsonl"), list[set[int]]()
+    row, of_buckets = rows_of(file)[4], reconcile_module._of_buckets
+    write(file, [{**row, "region": f"new{number}"} for number in range(200)])
+    monkeypatch.setattr(reconcile_module, "_AT_ONCE", 10)
+
+    def counted(mine: Any, others: Any, wanted: set[int]) -> Any:
+        parts.append(wanted)
+        return of_buckets(mine, others, wanted)
+
+    monkeypatch.setattr(reconcile_module, "_of_buckets", counted)
+    result, _ = compared(config, file)
+    assert (result.missing, result.extra) == (200, 36)
+    assert len(parts) >= 20
 
 
 def test_a_table_is_compared_with_another_delta_table(

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from connector import services
-from connector.config.settings import KafkaConfig
+from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import ConfigError, TopicError
 from connector.lake.state_reader import progress_of, table_state_of
 from connector.records import codec
@@ -44,6 +44,10 @@ def state(live: Live) -> TableState:
 def delete(live: Live, admin: AdminClient, before: int) -> None:
     place = TopicPartition(live.topic, 0, before)
     admin.delete_records([place])[place].result(30)
+
+
+def faults(config: ConnectorConfig) -> list[str]:
+    return [each.error.code for each in services.validate_config(config) if each.error]
 
 
 def crash_after(last: str) -> Callable[[str], None]:
@@ -88,7 +92,9 @@ def test_an_accepted_loss_is_passed_and_no_table_is_a_cut_until_it_is_confirmed(
     delete(live, admin, read_to + 3)
     with pytest.raises(TopicError, match=f"offsets {read_to} to {read_to + 2}"):
         live.pipeline().run_once()
+    assert "RECORDS_DELETED" in faults(config), "before the next start"
     request = services.accept_loss(config, "s", why="sent again by hand", by="ann")
+    assert "RECORDS_DELETED" not in faults(config)
     assert request.lost == {0: (read_to, read_to + 3)}
 
     for last in ("logged", "progress committed"):

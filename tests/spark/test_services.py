@@ -100,6 +100,9 @@ def test_a_program_runs_reads_audits_and_operates_the_pipeline(live: Live, tmp_p
         event.text for event in events if event.code == "STEP"
     }
 
+    counts = [event.fields["done"] for event in events if event.text == "tables applied"]
+    assert (counts[0], counts[-1]) == (0, 1), "RUN-4"
+
     with read(config, "accounts", spark=live.spark) as found:
         rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
         assert [(row["id"], row["name"], row["amount"]) for row in rows] == [("a", "Ann", 1)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -108,15 +109,21 @@ class _Counter:
 
 @contextmanager
 def _complete(path: Path) -> Iterator[Path]:
-    """A file beside `path`, which replaces it at the end of the block."""
-    part = path.with_name(f".{path.name}.part")
+    """A file beside `path`, which replaces it at the end of the block. Two exports of one name do
+    not meet. Only a file is replaced, and a link stays.
+    """
+    path = Path(os.path.realpath(path))
+    part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
     try:
+        if path.exists() and not path.is_file():
+            raise FileExistsError("It exists, and is not a file")
         yield part
         os.replace(part, path)
     except OSError as error:
         raise file_unwritable(str(path), str(error)) from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # it was not made, or is at its place
+            part.unlink()
 
 
 def _jsonl(part: Path, counter: _Counter) -> None:

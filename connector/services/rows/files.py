@@ -74,7 +74,7 @@ def format_of(path: Path, file_format: str | None) -> FileFormat:
     """Return the format of a file: the given one, or that of its name. Raises `ConnectorError`."""
     format_ = _FORMATS.get(path.suffix.lower()) if file_format is None else file_format
     if format_ not in list(FileFormat):
-        cause = f"Its format is not known: its name does not end with one of {one_of(_FORMATS)}"
+        cause = f"Its name does not end with one of {one_of(_FORMATS)}"
         raise file_format_unknown(str(path), cause, one_of(FileFormat))
     return FileFormat(format_)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _BUCKETS: Final = 4096
 _AT_ONCE: Final = 250_000
-"""The rows of a table that are compared with one reading of both."""
+"""The rows of either side that are compared with one reading of both."""
 _REPORT_EVERY: Final = 10_000
 _LOG: Final = "_delta_log"
 
@@ -254,11 +254,12 @@ def _differences(
     for number, bucket in enumerate(buckets):
         if bucket == other_buckets[number]:
             continue
-        if wanted and size + bucket.rows > _AT_ONCE:
+        rows = max(bucket.rows, other_buckets[number].rows)
+        if wanted and size + rows > _AT_ONCE:
             yield from _of_buckets(mine, others, wanted)
             wanted, size = set(), 0
         wanted.add(number)
-        size += bucket.rows
+        size += rows
     if wanted:
         yield from _of_buckets(mine, others, wanted)
 

@@ -105,7 +105,7 @@ def test_columns_that_do_not_fit_are_named_below_the_row() -> None:
         (False, "", "warning: old"),
     ],
 )
-def test_warnings_are_in_colour_on_a_terminal_unless_no_color_is_set(
+def test_warnings_and_reasons_are_in_colour_on_a_terminal_unless_no_color_is_set(
     is_terminal: bool,
     no_color: str,
     start: str,
@@ -114,6 +114,9 @@ def test_warnings_are_in_colour_on_a_terminal_unless_no_color_is_set(
 ) -> None:
     """OPR-6"""
     monkeypatch.setenv("NO_COLOR", no_color)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
     terminal.err("warning: old")
-    assert capsys.readouterr().err == f"{start}\n"
+    terminal.show_text("warning: old", "warning:")
+    terminal.show_text("old")
+    assert capsys.readouterr() == (f"{start}\nold\n", f"{start}\n")

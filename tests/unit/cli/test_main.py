@@ -263,10 +263,11 @@ topics = ["dbz.public.*"]
     assert all(any(line.startswith(begin) for line in waiting) for begin in begins)
 
 
-def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_ends_without_a_traceback(tmp_path: Path, name: str) -> None:
     # A test run in the background hands an ignored SIGINT down.
     listen = "signal.signal(signal.SIGINT, signal.default_int_handler)"
-    process = run_body(f"{listen}; os.kill(os.getpid(), signal.SIGINT); signal.pause()", tmp_path)
+    process = run_body(f"{listen}; os.kill(os.getpid(), signal.{name}); signal.pause()", tmp_path)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (130, "interrupted\n")
 
@@ -280,6 +281,35 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     assert process.wait(60) == 0
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+def test_a_closed_pipe_does_not_hide_the_exit_code(tmp_path: Path) -> None:
+    """RUN-1: `status --check | head -1` of a shell with `pipefail`."""
+    body = "print('DEAD_LETTERS'); return 1"
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-c", STOPPED.format(body=body)],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        stdout=writer,
+        timeout=60,
+    )
+    os.close(writer)
+    assert ended.returncode == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])
+def test_output_is_utf_8_whatever_the_locale_is(tmp_path: Path, encoding: str) -> None:
+    """OPS-10: so that programs read it, and no character ends a command."""
+    ended = subprocess.run(
+        [sys.executable, "-c", STOPPED.format(body="print('区─é\\udc80')")],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "区─é\\udc80\n".encode())
 
 
 def test_a_full_disk_is_an_error_of_the_environment(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from connector.state.jobs import Job, JobKind
 from connector.state.table_state import TableState
 from connector.tables.alterations import with_overrides
 from connector.tables.values import Encoding
+from tests.unit.services.test_process import here, store
 from tests.unit.warehouses import log_table
 
 SETTINGS = (
@@ -252,6 +253,7 @@ def test_status_shows_a_refused_configuration(
     path, events = folder.parent / "connector.toml", list[Event]()
     file = ConfigFile(path, {})
     reloads = Reloads(file, Overrides(str(folder)), events.append)
+    store(folder, here())
     assert reloads.next_config() is None
     for text, setting in (
         (SETTINGS.replace("10m", "10 parsecs"), "max_staleness"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -19,10 +20,11 @@ import pytest
 from connector import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.cli import invoke
 from connector.clock import now_us
+from connector.errors import WriterConflictError
 from connector.errors.kafka import broker_unreachable
 from connector.events import Event, ignore, info, warning
 from connector.reports.pipeline_status import PipelineStatus
-from connector.services import process
+from connector.services import drop_table, process
 from connector.services.process import after_event, recorded, status_of_bridge, status_of_pipeline
 from connector.services.status import status
 from connector.state.process import Failure, ProcessRecord
@@ -257,6 +259,22 @@ def test_an_older_process_does_not_end_the_record_of_a_newer_one(tmp_path: Path)
     assert stored(tmp_path) == newer
 
 
+def test_a_second_pipeline_gets_a_warning(tmp_path: Path) -> None:
+    """RUN-1: before they end each other, but not of one that has ended, nor of this process."""
+    events: list[Event] = []
+    for before in (here(pid=os.getppid(), host="h", ended_at=1), here(host=platform.node())):
+        store(tmp_path, before)
+        with recorded(config(tmp_path), events.append, once=True):
+            pass
+    assert events == []
+    store(tmp_path, here(pid=os.getppid()))
+    with recorded(config(tmp_path), events.append, once=True):
+        pass
+    (event,) = events
+    assert (event.level, event.code) == ("warning", "ALREADY_RUNNING")
+    assert f"stream s: another pipeline runs on h, pid {os.getppid()}" in event.line
+
+
 def test_two_pipelines_of_one_warehouse_have_a_record_each(tmp_path: Path) -> None:
     with recorded(config(tmp_path, "a"), ignore, once=False) as on_a:
         with recorded(config(tmp_path, "b"), ignore, once=False):
@@ -351,6 +369,33 @@ def test_events_of_several_threads_are_all_noted(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(recorder._record.applies) == 400
+
+
+def test_a_table_that_a_pipeline_applies_is_not_dropped(tmp_path: Path) -> None:
+    """OPR-3: the pipeline would make it again, also one that came with a reload."""
+    (tmp_path / "tables/old/data").mkdir(parents=True)
+    (tmp_path / "tables/old/data/0.parquet").write_text("12345")
+    began = here(tables=("t",))
+    for record in (here(tables=("old",)), after_event(began, step("apply begun", table="old"), 1)):
+        store(tmp_path, record)
+        with pytest.raises(WriterConflictError, match="drop of table old cannot start"):
+            drop_table(config(tmp_path), "old")
+    store(tmp_path, began)
+    assert drop_table(config(tmp_path), "old").files == 1
+
+
+def test_only_a_pipeline_that_runs_refuses_a_configuration(tmp_path: Path) -> None:
+    """EVO-8, RUN-1: the next process reads the new one."""
+    refused = {"refused_at": 150 * SECOND, "faults": ["no"]}
+    (tmp_path / "_connector").mkdir()
+    (tmp_path / "_connector/refused_reload.json").write_text(json.dumps(refused))
+    for record, faults in (
+        (here(), ["no"]),
+        (here(since=160 * SECOND), []),
+        (here(ended_at=now_us()), []),
+    ):
+        store(tmp_path, record)
+        assert status(config(tmp_path)).reload_refused == faults
 
 
 def test_no_row_is_erased_beside_a_pipeline(
