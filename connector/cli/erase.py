@@ -48,8 +48,9 @@ def _print(report: EraseReport, *, dry_run: bool) -> None:
             f" {view_of_time(report.erased_to)} are refused"
         )
         err(f"{counted(report.letters, 'dead letter')} closed as erased")
-    for number, offset in report.deleted_to.items():
-        err(f"Kafka partition {number} of the dead-letter topic: deleted below offset {offset}")
+    for topic, offsets in report.deleted_to.items():
+        for number, offset in offsets.items():
+            err(f"Kafka partition {number} of {escaped(topic)}: deleted below offset {offset}")
     for records in report.kafka:
         until = (
             "for ever"

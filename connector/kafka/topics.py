@@ -322,6 +322,18 @@ def create_group_topics(kafka: KafkaConfig, topic: str, group: str) -> TopicFact
     return _describe_new(admin, kafka, dead_letter_topic(topic, group))
 
 
+def groups_of(kafka: KafkaConfig, topic: str) -> list[str]:
+    """Return the groups that have dead letters of a change topic, sorted (SUB-4)."""
+    prefix = dead_letter_topic(topic, "")
+    names = client.admin(kafka).list_topics(timeout=client.REACH_TIMEOUT_S).topics
+    # The ledger and the replays of a group have its name, and more.
+    return sorted(
+        group
+        for group in (name.removeprefix(prefix) for name in names if name.startswith(prefix))
+        if ledger_topic(topic, group) in names
+    )
+
+
 def check_dead_letters(source: TopicFacts, letters: TopicFacts) -> None:
     """Raise `TopicError` if a dead-letter topic is compacted, or does not take the largest record
     of the change topic together with the headers of a dead letter (DLQ-1, DLQ-6).

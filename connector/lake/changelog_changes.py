@@ -52,7 +52,7 @@ _COORDINATES: Final = """
 _REJECTED: Final = f"""
     SELECT {_COORDINATES}, order_position, letter_id, reason, rule, "key", value FROM t
     WHERE slot = {REJECTED_SLOT} AND kind = 'rejected'
-        AND ("key" = {{key}} OR reason = '{Reason.KEY_MISMATCH}')
+        AND ("key" = {{key}} OR strpos(encode(value, 'hex'), '{{digits}}') > 0)
 """  # noqa: S608, names of columns
 _COORDINATE_COLUMNS: Final = 6
 SOURCES_OF_BATCHES: Final = 100
@@ -263,8 +263,9 @@ def changes_of(changelog: PlainTable, source: str, row_key: bytes) -> Iterator[L
 
 
 def rejected_of(changelog: PlainTable, row_key: bytes) -> Iterator[RejectedRecord]:
-    """The rejected records with this Kafka key, and all with the reason `KEY_MISMATCH`."""
-    for row in changelog.query(_REJECTED.format(key=bytes_literal(row_key))):
+    """The rejected records with this Kafka key, and those whose value has these bytes."""
+    named = {"key": bytes_literal(row_key), "digits": row_key.hex()}
+    for row in changelog.query(_REJECTED.format(**named)):
         position, letter_id, reason, rule, key, value = row[_COORDINATE_COLUMNS:]
         yield RejectedRecord(
             _arrival(row),

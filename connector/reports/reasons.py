@@ -25,7 +25,8 @@ CODES: Final = (
     *("BRIDGE_DOWN", "RECORDS_HIDDEN", "TABLE_STALE", "WATERMARK_STALLED", "WATERMARK_UNKNOWN"),
     *("KEY_RANGE_UNCOVERED", "UNDECLARED", "NEVER_SEEN", "CHANGES_WAIT", "BRIDGE_WAITS"),
     *("DEAD_LETTERS", "LOSS_UNCONFIRMED", "ROWS_BLOCKED", "RELEASES_WITHHELD"),
-    *("TRANSACTIONS_INCOMPLETE", "AUDIT_FAILED", "JOB_FAILED", "MAINTENANCE_FAILED"),
+    *("ERASURE_UNFINISHED", "TRANSACTIONS_INCOMPLETE", "AUDIT_FAILED", "JOB_FAILED"),
+    "MAINTENANCE_FAILED",
     *("RELOAD_REFUSED", "TWO_PRODUCERS"),
     *("PIPELINE_UNKNOWN", "STORE_UNREACHABLE", "LETTERS_UNKNOWN"),
 )
@@ -170,6 +171,8 @@ def _of_records(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         yield "AUDIT_FAILED", stream.last_audit.error
     if stream.write_streams.is_withheld:
         yield "RELEASES_WITHHELD", "rows of write streams stay invisible"
+    for erasure in stream.unfinished_erasures:
+        yield "ERASURE_UNFINISHED", erasure
     for transaction in stream.open_transactions:
         if stream.now - transaction.since >= NORMAL_US:
             yield "RECORDS_HIDDEN", transaction.describe(stream.now)

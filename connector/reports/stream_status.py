@@ -88,6 +88,7 @@ class StreamStatus(Viewed):
     open_transactions   the transactions in Kafka that hid records at `topic_read_at`
     losses              the records that Kafka deleted unread and that were given up, and the tables
                         that were confirmed since (RUN-7)
+    unfinished_erasures the erasures of rows that have begun and not ended (OPR-2)
     headroom            until when Kafka keeps the first records that ingest lacks (RUN-7). None:
                         Kafka does not answer
     bridge              how far its source is published (SRC-8); None: it has no source
@@ -123,6 +124,7 @@ class StreamStatus(Viewed):
     write_streams: ReleaseReport = NONE_RELEASED
     open_transactions: tuple[OpenTransaction, ...] = ()
     losses: tuple[AcceptLoss, ...] = ()
+    unfinished_erasures: tuple[str, ...] = ()
     headroom: tuple[Headroom, ...] | None = None
     bridge: BridgeStatus | None = None
 

@@ -28,9 +28,10 @@ from connector.state.erased_keys import EraseKey, key_hash
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from connector.config.settings import ConnectorConfig
+    from connector.config.settings import ConnectorConfig, KafkaConfig
     from connector.dead_letters.envelope import DeadLetter
     from connector.lake.overrides import Overrides
+    from connector.records.codec import Schemas
     from connector.records.rejection import Position
     from connector.spark.storage.changelog import Changelog
     from connector.spark.storage.table import Table
@@ -59,7 +60,7 @@ class EraseReport(Viewed):
     erased_to: Time
     kafka: tuple[KafkaRecords, ...]
     letters: int = 0
-    deleted_to: Mapping[int, int] = field(default_factory=dict)
+    deleted_to: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
 def erase(
@@ -93,8 +94,9 @@ def erase(
 
     Returns:
         The `tables`, the newest commit timestamp that is refused (µs), the records that `kafka`
-        still has, in the change topic and in the dead-letter topic, and how many dead `letters` are
-        closed as erased. The dead-letter topic was deleted up to the offsets `deleted_to`.
+        still has, in the change topic and in the dead-letter topics of the stream and of groups of
+        readers, and how many dead `letters` are closed as erased. `deleted_to` has by dead-letter
+        topic the offset up to which each Kafka partition was deleted.
 
     Raises:
         ConfigError: There is no such table, or `why` or `by` cannot be stored.
@@ -105,20 +107,25 @@ def erase(
     check_note("why", why)
     check_note("by", by)
     check_logs(config, [definition.stream], [table])
-    pipeline = status_of_pipeline(config, definition.stream, now_us())
+    begun_at = now_us()
+    pipeline = status_of_pipeline(config, definition.stream, begun_at)
     if pipeline.is_running and not dry_run:
         raise pipeline_running(f"The erasure in {table}", pipeline.text, definition.stream)
-    letters = _Letters(config, definition, row_key, by, on_event)
+    letters = _letters_of(config, definition, row_key, by, on_event)
     with only_use(config, [definition.stream]), ExitStack() as stack:
         session = session_of(config, spark, stack, on_event, for_writing=not dry_run)
-        stored = _Stored.open(config, definition, row_key, session)
+        stored = _Stored.open(config, definition, row_key, letters[0].service.schemas, session)
         if dry_run:
-            return EraseReport((*stored.tables,), now_us(), (*stored.in_topic(), *letters.left()))
-        record = stored.erase(why, by)
-        closed, deleted_to = letters.close(why)
+            left = (record for of_topic in letters for record in of_topic.left())
+            return EraseReport((*stored.tables,), now_us(), (*stored.in_topic(), *left))
+        record = stored.erase(why, by, begun_at)
+        closed = {of_topic.topic: of_topic.close(why) for of_topic in letters}
         stored.overrides.add(replace(record, ended_at=now_us()))
-        kafka = (*stored.in_topic(), *letters.left())
-    return EraseReport((*stored.tables,), record.erased_to, kafka, closed, deleted_to)
+        left = (record for of_topic in letters for record in of_topic.left())
+        kafka = (*stored.in_topic(), *left)
+    deleted_to = {topic: offsets for topic, (_, offsets) in closed.items() if offsets}
+    count = sum(count for count, _ in closed.values())
+    return EraseReport((*stored.tables,), record.erased_to, kafka, count, deleted_to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +148,7 @@ class _Stored:
         config: ConnectorConfig,
         definition: TableDefinition,
         row_key: bytes,
+        schemas: Schemas,
         spark: SparkSession,
     ) -> _Stored:
         from connector.lake.changelog_changes import rejected_of
@@ -152,7 +160,7 @@ class _Stored:
         warehouse, stream, source = warehouse_of(config), definition.stream, definition.source
         path = paths.changelog(warehouse, stream)
         rejected = rejected_of(open_table(path, table=definition.name), row_key)
-        letters = [letter.id for letter in rejected_letters(rejected, source, row_key)]
+        letters = [it.id for it in rejected_letters(rejected, source, row_key, schemas)]
         return cls(
             *(config, definition, row_key),
             changelog=Changelog(spark, path, stream),
@@ -161,18 +169,22 @@ class _Stored:
             overrides=Overrides(warehouse),
         )
 
-    def erase(self, why: str, by: str) -> EraseKey:
-        """Record the erasure, so that ingest refuses the row from then on, and erase it."""
+    def erase(self, why: str, by: str, begun_at: int) -> EraseKey:
+        """Record the erasure, so that ingest refuses the row from then on, and erase it. No
+        pipeline ran at `begun_at` (µs).
+        """
         from connector.lake.jobs import History
         from connector.spark.storage.erase import erase_row
 
         stream, source, now = self.definition.stream, self.definition.source, now_us()
         secret = self.overrides.erasure_secret(secrets.token_bytes(32))
         hashed = key_hash(secret, source, self.row_key)
-        erased_to = max(now, self.changelog.newest_change(self.where))
+        before = self.overrides.erased(stream).erased_to.get(hashed, 0)
+        erased_to = max(now, before, self.changelog.newest_change(self.where))
         record = EraseKey(0, stream, source, hashed, erased_to, why, now, by)
         self.overrides.add(record)
-        erase_row(self.changelog, self.tables.values(), self.row_key, self.where, hashed)
+        of_row = (self.changelog, self.tables.values(), self.row_key, self.where)
+        erase_row(*of_row, hashed, begun_at)
         versions = {name: table.newest()[0] for name, table in self.tables.items()}
         History(warehouse_of(self.config)).forget_cuts(stream, versions)
         return record
@@ -203,57 +215,67 @@ class _Stored:
 
 @dataclass(frozen=True, slots=True)
 class _Letters:
-    """The dead letters of a row in Kafka."""
+    """The dead letters of a row in one topic."""
 
-    config: ConnectorConfig
-    definition: TableDefinition
+    kafka: KafkaConfig
+    service: DeadLetters
+    source: str
     row_key: bytes
-    by: str
-    on_event: OnEvent
+
+    @property
+    def topic(self) -> str:
+        return dead_letter_topic(self.service.topic, self.service.group)
 
     def close(self, why: str) -> tuple[int, dict[int, int]]:
-        """Close them, and delete the begin of the dead-letter topic up to the last of them in each
-        Kafka partition before which all are closed. Returns their number and these offsets.
+        """Close them, and delete the begin of the topic up to the last of them in each Kafka
+        partition before which all are closed. Returns their number and these offsets.
         """
         from connector.kafka import topics
 
-        service = DeadLetters(
-            self.config, self.definition.stream, by=self.by, on_event=self.on_event
-        )
-        ids = {letter.id for letter, _ in self._of_row(service)}
-        closed = service.erase(ids, why=why) if ids else 0
-        ledger, deletable, is_open = service.ledger(), dict[int, int](), set[int]()
-        for letter, position in self._all(service):
+        ids = {letter.id for letter, _ in self._of_row()}
+        closed = self.service.erase(ids, why=why) if ids else 0
+        ledger, deletable, is_open = self.service.ledger(), dict[int, int](), set[int]()
+        for letter, position in self._all():
             state = ledger.status(letter).state
             if state in OPEN_STATES:
                 is_open.add(position.kafka_partition)
             elif letter.id in ids and position.kafka_partition not in is_open:
                 deletable[position.kafka_partition] = position.offset + 1
         if deletable:
-            topics.delete_before(self.config.kafka, dead_letter_topic(service.topic), deletable)
+            topics.delete_before(self.kafka, self.topic, deletable)
         return closed, deletable
 
     def left(self) -> Iterator[KafkaRecords]:
-        """Those that the dead-letter topic still has. It keeps them for ever."""
-        service = DeadLetters(self.config, self.definition.stream, on_event=self.on_event)
+        """Those that the topic still has. It keeps them for ever."""
         offsets: dict[int, list[int]] = {}
-        for _, position in self._of_row(service):
+        for _, position in self._of_row():
             offsets.setdefault(position.kafka_partition, []).append(position.offset)
-        topic = dead_letter_topic(service.topic)
-        for number, written_at in sorted(offsets.items()):
-            yield KafkaRecords(topic, number, len(written_at), written_at[0], written_at[-1], None)
+        for number, at in sorted(offsets.items()):
+            yield KafkaRecords(self.topic, number, len(at), at[0], at[-1], None)
 
-    def _of_row(self, service: DeadLetters) -> Iterator[tuple[DeadLetter, Position]]:
-        for letter, position in self._all(service):
-            source, schemas = self.definition.source, service.schemas
-            if is_of(letter.key, letter.value, source, self.row_key, schemas) is not None:
+    def _of_row(self) -> Iterator[tuple[DeadLetter, Position]]:
+        for letter, position in self._all():
+            of_row = (self.source, self.row_key, self.service.schemas)
+            if is_of(letter.key, letter.value, *of_row) is not None:
                 yield letter, position
 
-    def _all(self, service: DeadLetters) -> Iterator[tuple[DeadLetter, Position]]:
+    def _all(self) -> Iterator[tuple[DeadLetter, Position]]:
         from connector.kafka.dead_letters.topic import read_letters
 
         try:
-            yield from read_letters(self.config.kafka, service.topic)
+            yield from read_letters(self.kafka, self.service.topic, group=self.service.group)
         except TopicError as error:
             if error.code != "TOPIC_MISSING":
                 raise
+
+
+def _letters_of(
+    config: ConnectorConfig, definition: TableDefinition, row_key: bytes, by: str, on_event: OnEvent
+) -> list[_Letters]:
+    """The dead letters of a row: those of its stream, and those of each group of readers."""
+    from connector.kafka import topics
+
+    name, kafka = definition.stream, config.kafka
+    groups = (None, *topics.groups_of(kafka, config.streams[name].topic))
+    services = (DeadLetters(config, name, by=by, group=it, on_event=on_event) for it in groups)
+    return [_Letters(kafka, service, definition.source, row_key) for service in services]

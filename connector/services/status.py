@@ -32,6 +32,7 @@ from connector.services.process import status_of_bridge, status_of_pipeline
 from connector.services.reload import refused_reload
 from connector.services.source_tables import followed_tables
 from connector.services.warehouses import warehouse_of
+from connector.state.erased_keys import EraseKey, unfinished
 from connector.state.jobs import MAINTENANCE, RECOMMENDED_OVER_S, Job, JobKind
 from connector.state.overrides import bound_in_force, pace_in_force
 from connector.state.stream_progress import NORMAL_US, Progress
@@ -91,7 +92,7 @@ class _Reader:
             warehouse_free_bytes=warehouse_free_bytes(config),
             broker_free_bytes=self._ask(lambda: free_bytes(config.kafka, ASK_TIMEOUT_S)),
         )
-        overrides = Overrides(self._warehouse)
+        self._overrides = overrides = Overrides(self._warehouse)
         self._bounds = self._try("settings", overrides.bounds) or {}
         self._paces = self._try("settings", overrides.paces) or {}
         self._columns = self._try("settings", overrides.columns) or {}
@@ -142,8 +143,10 @@ class _Reader:
             undefined_sources=self._undefined_sources(stream.name, progress),
             other_commits=self._other_commits(path, paths.changelog(self._warehouse, stream.name)),
         )
+        erased = partial(self._overrides.requests, EraseKey, stream.name, above=0)
         self.report.streams[stream.name] = replace(
             self.report.streams[stream.name],
+            unfinished_erasures=unfinished(self._try(path, erased) or ()),
             headroom=self._headroom(stream, progress),
             bridge=None if stream.source is None else self._bridge(stream),
         )

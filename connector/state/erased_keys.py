@@ -6,6 +6,8 @@ import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from connector.records.views import view_of_time
+
 
 @dataclass(frozen=True, slots=True)
 class EraseKey:
@@ -51,6 +53,17 @@ def erased_by(secret: bytes, records: Iterable[EraseKey]) -> ErasedKeys:
         before = erased_to.get(record.key_hash, 0)
         erased_to[record.key_hash] = max(before, record.erased_to)
     return ErasedKeys(secret, erased_to)
+
+
+def unfinished(records: Iterable[EraseKey]) -> tuple[str, ...]:
+    """Return the erasures of the records of one stream that have begun and not ended, as text."""
+    newest = {record.key_hash: record for record in records}
+    return tuple(
+        f"the erasure by {record.made_by} at {view_of_time(record.made_at)} has not ended:"
+        f" {record.reason}"
+        for record in newest.values()
+        if not record.ended_at
+    )
 
 
 def key_hash(secret: bytes, source: str, row_key: bytes) -> str:

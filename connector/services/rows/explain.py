@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from connector import warehouse as paths
 from connector.config.settings import find_table
 from connector.errors import BrokerError, TopicError
+from connector.records.codec import Schemas
 from connector.records.json_view import view_of_entry
 from connector.records.model import DataChange, Truncate
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order, rank_of
@@ -350,7 +351,7 @@ def _letters(
 
     source = states.definition.source
     records = () if states.changelog is None else rejected_of(states.changelog, row_key)
-    letters = [*rejected_letters(records, source, row_key), *of_table]
+    letters = [*rejected_letters(records, source, row_key, Schemas()), *of_table]
     not_looked_at = []
     if letters or log.rejected or states.table_state.letters:
         if ask_kafka:

@@ -45,11 +45,14 @@ class RowLetter:
 
 
 def rejected_letters(
-    records: Iterable[RejectedRecord], source: str, row_key: bytes
+    records: Iterable[RejectedRecord],
+    source: str,
+    row_key: bytes,
+    schemas: Schemas,
 ) -> Iterator[RowLetter]:
     """The dead letters of rejected records, as far as the changelog has them."""
     for record in records:
-        certain = is_of(record.key, record.value, source, row_key, Schemas())
+        certain = is_of(record.key, record.value, source, row_key, schemas)
         if certain is not None:
             yield RowLetter(
                 record.letter_id,

@@ -27,6 +27,7 @@ from connector.records.model import Heartbeat
 from connector.records.rejection import Rejection
 from connector.records.views import view_of_time
 from connector.spark.ingest.completeness import count_rows_of, incomplete_transactions
+from connector.spark.ingest.erased import refused_staged
 from connector.spark.ingest.ports import IngestPorts
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
 from connector.spark.ingest.source import Topic, is_time_overflow, pieces, with_arrivals
@@ -379,6 +380,7 @@ class Ingest:
             )
         self._on_step("letters published")
         releases, released = self._releases_after(before, batch, counts)
+        self._refuse_erased(released, before.horizon)
         progress = self._progress_after(before, batch, counts, placement, published, releases)
         self._changelog.append_progress(progress, released)
         self._on_step("progress committed")
@@ -410,6 +412,13 @@ class Ingest:
         if _may_complete(before, batch, counts):
             rows = count_rows_of(logged, self._changelog, batch.ingest_batch)
         return logged.completed(batch.ingest_batch, rows, batch.offsets.end, before.horizon)
+
+    def _refuse_erased(self, released: Sequence[ReleasedRange], horizon: int | None) -> None:
+        """Remove staged rows that a release makes changes of erased rows (OPR-2)."""
+        refused = released and refused_staged(released, self._ports.erased().in_force(horizon))
+        if refused:
+            self._changelog.refuse(*refused)
+            self._on_step("staged rows refused")
 
     def _counted(
         self,

@@ -251,6 +251,10 @@ class Changelog(ChangelogReader):
     def _begin(self, kind: str) -> Transaction:
         return Transaction(self.spark, self.path, self._app_id(kind))
 
+    @property
+    def _app_ids(self) -> list[str]:
+        return [self._app_id(kind) for kind in ("batches", "progress")]
+
     def _app_id(self, kind: str) -> str:
         return f"lowmark/{self._stream}/{kind}"
 
@@ -308,8 +312,9 @@ class Changelog(ChangelogReader):
     def commit_rewritten(self, rewritten: Rewritten) -> None:
         """Replace old files by new ones, in one commit. Call it while there is no ingest."""
         with self._explained():
-            app_ids = [self._app_id(kind) for kind in ("batches", "progress")]
-            rewritten.commit(self.log, app_ids, lambda stored: {**stored, "commit": "compacted"})
+            rewritten.commit(
+                self.log, self._app_ids, lambda stored: {**stored, "commit": "compacted"}
+            )
 
     def clean(self) -> Work:
         """Remove files that only versions older than the retention need (TBL-23)."""
@@ -402,22 +407,44 @@ class Changelog(ChangelogReader):
         newest = self.rows().where(where).agg(F.expr(f"max({_COMMITTED})")).collect()[0][0]
         return int(newest or 0)
 
-    def erase(self, where: str, key_hash: str, on_step: Callable[[str], None]) -> None:
+    def erase(
+        self, where: str, key_hash: str, begun_at: int, on_step: Callable[[str], None]
+    ) -> None:
         """Remove the content of the rows for which the SQL is true, and all older versions (OPR-2).
         The rows keep their offsets and times, and get the hash as their row key.
 
-        Call it while there is no ingest. It can be repeated.
+        There may be no ingest at `begun_at` (µs). It can be repeated.
         """
         newest, progress = self.newest(), self.progress(with_frontier=False)
         if newest is None:
             return
         if progress.ingest_batch < newest.ingest_batch:
             raise batch_incomplete(self._stream, "the erasure")
-        values = {
-            **dict.fromkeys(ERASED, "NULL"),
-            "row_key": f"X'{key_hash}'",
-            "kind": "'erased'",
-        }
+        # The example of a misplaced key may be this key.
+        placement = replace(progress.checks.placement, example=None)
+        after = replace(progress, checks=replace(progress.checks, placement=placement))
+        stored = {**(self._stored_in() or {}), "commit": "erased", "progress": after.to_json()}
+        with self._explained():
+            self._erase_rows(where, f"X'{key_hash}'", stored, on_step)
+            commit_marker(self.spark, self.log, stored, self._app_ids)
+            on_step("changelog marked")
+            forget_versions(self.spark, self.log, begun_at, on_step)
+
+    def refuse(self, where: str, row_key: str) -> None:
+        """Remove the content of rows of the newest batches for which the SQL is true, before they
+        become visible (OPR-2). They get `row_key`, as SQL. It can be repeated.
+        """
+        with self._explained():
+            self._erase_rows(where, row_key, {**(self._stored_in() or {}), "commit": "erased"})
+
+    def _erase_rows(
+        self,
+        where: str,
+        row_key: str,
+        stored: Mapping[str, Any],
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        values = {**dict.fromkeys(ERASED, "NULL"), "row_key": row_key, "kind": "'erased'"}
 
         def changed(rows: DataFrame) -> DataFrame:
             return rows.selectExpr(
@@ -429,20 +456,11 @@ class Changelog(ChangelogReader):
                 )
             )
 
-        # The example of a misplaced key may be this key.
-        placement = replace(progress.checks.placement, example=None)
-        after = replace(progress, checks=replace(progress.checks, placement=placement))
-        stored = {**(self._stored_in() or {}), "commit": "erased", "progress": after.to_json()}
-        app_ids = [self._app_id(kind) for kind in ("batches", "progress")]
-        with self._explained():
-            rewritten = with_rows_changed(self.spark, self.path, where, changed)
-            if rewritten is not None:
-                on_step("changelog written")
-                rewritten.commit(self.log, app_ids, lambda _: stored)
-                on_step("changelog committed")
-            commit_marker(self.spark, self.log, stored, app_ids)
-            on_step("changelog marked")
-            forget_versions(self.spark, self.log, on_step)
+        rewritten = with_rows_changed(self.spark, self.path, where, changed)
+        if rewritten is not None:
+            on_step("changelog written")
+            rewritten.commit(self.log, self._app_ids, lambda _: stored, is_alone=True)
+            on_step("changelog committed")
 
     def _released_after(self, batch: int) -> set[str]:
         """The write streams with rows that later batches released. Ingest may forget them."""

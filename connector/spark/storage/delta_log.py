@@ -159,13 +159,13 @@ class DeltaLog(Commits):
         return len(removable[:_DELETED_AT_ONCE])
 
     def keep_only(self, version: int) -> None:
-        """Remove all files of the log that the newest version does not need. It has a checkpoint.
-        The oldest go first, so that a log without gaps is left at any instant.
+        """Remove all files of the log that a version, which has a checkpoint, and later ones do not
+        need. The oldest go first, so that a log without gaps is left at any instant.
         """
         number, kept = f"{version:020}.", "_last_checkpoint"
         statuses = self._files.listStatus(self._folder)
         for name in sorted(str(status.getPath().getName()) for status in statuses):
-            if not name.startswith(number) and name != kept:
+            if name != kept and not (name[0].isdigit() and name >= number):
                 self._files.delete(self._path_of(self._folder, name), True)
 
     def check_missing(self) -> None:

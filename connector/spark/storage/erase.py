@@ -11,8 +11,10 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as paths
 from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.hadoop import names_in
 from connector.spark.storage.table import Table
+from connector.tables.stored_definition import DEFINITION_PROPERTY
 from connector.warehouse import REJECTED_SLOT, STAGED_SLOT, table_slot
 
 
@@ -33,12 +35,13 @@ def rows_of(source: str, row_key: bytes, letters: Collection[str]) -> str:
 
 def tables_of(spark: SparkSession, warehouse: str, stream: str, source: str) -> dict[str, Table]:
     """The tables of a warehouse that are made from a source table, also those that the
-    configuration does not have any more, by name.
+    configuration does not have any more, by name. Raises `TableError` if one is damaged.
     """
     folder = paths.tables_folder(warehouse)
     tables = {
         name: Table.existing(spark, f"{folder}/{name}")
         for name in names_in(spark, folder, folders=True)
+        if _is_table(DeltaLog(spark, paths.data(f"{folder}/{name}")))
     }
     return {
         name: table
@@ -53,13 +56,23 @@ def erase_row(
     row_key: bytes,
     where: str,
     key_hash: str,
+    begun_at: int,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> None:
     """Remove a row from a changelog, where `rows_of` is true, and from its tables.
 
-    Neither ingest nor an apply may run meanwhile. Raises `TableError`, and `WriterConflictError` if
-    another process writes: then it may be repeated.
+    Neither ingest nor an apply may run at `begun_at` (µs). One that starts later loses nothing.
+    Raises `TableError`, and `WriterConflictError` if another process writes: then it may be
+    repeated.
     """
-    changelog.erase(where, key_hash, on_step)
+    changelog.erase(where, key_hash, begun_at, on_step)
     for table in tables:
-        table.erase(row_key, on_step)
+        table.erase(row_key, begun_at, on_step)
+
+
+def _is_table(log: DeltaLog) -> bool:
+    """Whether a folder has a table of lowmark: one that another program made has no definition."""
+    if log.newest() is None:
+        log.check_missing()
+        return False
+    return DEFINITION_PROPERTY in log.properties()

@@ -277,13 +277,16 @@ class Rewritten:
         app_ids: Collection[str],
         metadata_of: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         keys: Sequence[str] = (),
+        *,
+        is_alone: bool = False,
     ) -> Work:
         """Replace the old files by the new ones. `metadata_of` makes the metadata of the commit
         from that of the newest one.
 
         If an old file has changed meanwhile, its group stays as it is. With `keys`, the columns
         that identify a row, rows that were removed from it are marked in the new files instead. If
-        rows were left out, all groups are replaced, or none.
+        rows were left out, all groups are replaced, or none. With `is_alone`, nothing may have
+        changed, also no other file.
 
         Raises `WriterConflictError`, or Delta's conflict, if one of the writers `app_ids`, or
         another process, commits at the same time, or if all old files have changed. Nothing is
@@ -294,7 +297,8 @@ class Rewritten:
             transaction.depend_on(app_id)
         newest = log.newest()
         version = int(transaction.delta.snapshot().version())
-        if newest is None or newest.stored is None or newest.version != version:
+        is_passed = is_alone and version != self._version
+        if newest is None or newest.stored is None or newest.version != version or is_passed:
             raise files_changed(self._path)
         changed = log.changed_between(self._version, version)
         groups = [
@@ -424,14 +428,18 @@ def commit_marker(
         raise concurrent_write(log.path)
 
 
-def forget_versions(spark: SparkSession, log: DeltaLog, on_step: Callable[[str], None]) -> None:
+def forget_versions(
+    spark: SparkSession, log: DeltaLog, begun_at: int, on_step: Callable[[str], None]
+) -> None:
     """Remove all versions of a Delta table but the newest: files, and the log with its statistics.
     The newest commit must have no file. Readers of an older version get an error.
+
+    Other files from `begun_at` (µs) on stay: a writer that began meanwhile may be about to commit.
     """
     snapshot = newest_snapshot(spark, log.path)
     log_of(spark, log.path).checkpoint(snapshot, none(spark))
     on_step(f"checkpoint {log.path}")
-    _remove_other_files(spark, log.path)
+    _remove_other_files(spark, log.path, begun_at)
     on_step(f"files {log.path}")
     log.keep_only(int(snapshot.version()))
     on_step(f"log {log.path}")
@@ -463,9 +471,9 @@ def clean(spark: SparkSession, path: str, kept_versions: Collection[int] = ()) -
     return removed
 
 
-def _remove_other_files(spark: SparkSession, path: str) -> None:
-    """Remove all files of a table that its newest version does not need. VACUUM keeps hidden ones,
-    and prints.
+def _remove_other_files(spark: SparkSession, path: str, before: int) -> None:
+    """Remove all files of a table from before a time (µs) that its newest version does not need.
+    VACUUM keeps hidden ones, and prints.
     """
     files = all_files(spark, path)
     folder, store = opened(spark, path)
@@ -479,8 +487,9 @@ def _remove_other_files(spark: SparkSession, path: str) -> None:
     }
     removable, listed = list[Any](), store.listFiles(folder, True)
     while listed.hasNext():
-        file = listed.next().getPath()
-        if "/_delta_log/" not in file.toString() and file.toString() not in kept:
-            removable.append(file)
+        status = listed.next()
+        name, is_old = status.getPath().toString(), status.getModificationTime() * 1000 < before
+        if is_old and "/_delta_log/" not in name and name not in kept:
+            removable.append(status.getPath())
     for file in removable:
         store.delete(file, False)

@@ -427,13 +427,14 @@ class Table:
                 done = between(partial(self._replace_files, rewritten)) + (done or Work())
         return done
 
-    def _replace_files(self, rewritten: Rewritten) -> Work:
+    def _replace_files(self, rewritten: Rewritten, *, is_alone: bool = False) -> Work:
         # The newest commit must be one of lowmark, and may differ only in its files.
         return rewritten.commit(
             self.log,
             [self._app_id],
             lambda _: self.table_state().to_json(self._definition.name),
             self.layout.keys,
+            is_alone=is_alone,
         )
 
     def clean(self, now: int, kept_versions: Collection[int] = ()) -> Work:
@@ -463,9 +464,9 @@ class Table:
         if self.tombstones.exist(self.table_state()):
             self.tombstones.log.clean(before)
 
-    def erase(self, row_key: bytes, on_step: Callable[[str], None]) -> None:
+    def erase(self, row_key: bytes, begun_at: int, on_step: Callable[[str], None]) -> None:
         """Remove a row, its tombstones, and all older versions of the table (OPR-2). No apply may
-        run meanwhile. It can be repeated.
+        run at `begun_at` (µs). It can be repeated.
         """
         name, key = self._definition.name, self._definition.key
         bucket = bucket_of(row_key, self.layout.buckets)
@@ -478,15 +479,15 @@ class Table:
             rewritten = without_rows(self._spark, self.path, where, bucket=bucket)
             if rewritten is not None:
                 on_step(f"written {name}")
-                self._replace_files(rewritten)
+                self._replace_files(rewritten, is_alone=True)
                 on_step(f"committed {name}")
             state = self.table_state()
             kept = tuple(row for row in state.blocked_rows if row.row_key != row_key)
             stored = replace(state, blocked_rows=kept).to_json(name)
             commit_marker(self._spark, self.log, stored, [self._app_id])
             on_step(f"marked {name}")
-            forget_versions(self._spark, self.log, on_step)
-            self.tombstones.erase(state, where, on_step)
+            forget_versions(self._spark, self.log, begun_at, on_step)
+            self.tombstones.erase(state, where, begun_at, on_step)
             for folder in names_in(self._spark, self._folder, folders=True):
                 path = f"{self._folder}/{folder}"
                 if folder.startswith(TOMBSTONES) and path != self.tombstones.path:

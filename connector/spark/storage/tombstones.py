@@ -141,22 +141,31 @@ class Tombstones:
         )
         return without_rows(self._spark, self.path, f"(_newest < {horizon} OR ({is_failed}))")
 
-    def erase(self, table_state: TableState, where: str, on_step: Callable[[str], None]) -> None:
-        """Remove the tombstones for which the SQL is true, and all older versions (OPR-2)."""
+    def erase(
+        self, table_state: TableState, where: str, begun_at: int, on_step: Callable[[str], None]
+    ) -> None:
+        """Remove the tombstones for which the SQL is true, and all older versions (OPR-2). No apply
+        may run at `begun_at` (µs).
+        """
         if not self.exist(table_state):
             return
         if (rewritten := without_rows(self._spark, self.path, where)) is not None:
             on_step(f"tombstones written {self._name}")
-            self.replace(rewritten)
+            self.replace(rewritten, is_alone=True)
             on_step(f"tombstones committed {self._name}")
         commit_marker(self._spark, self.log, self.log.newest_stored() or {}, ())
         on_step(f"tombstones marked {self._name}")
-        forget_versions(self._spark, self.log, on_step)
+        forget_versions(self._spark, self.log, begun_at, on_step)
 
-    def replace(self, rewritten: Rewritten, horizon: int | None = None) -> Work:
+    def replace(
+        self, rewritten: Rewritten, horizon: int | None = None, *, is_alone: bool = False
+    ) -> Work:
         """Commit files that were written again. `horizon` None: no tombstone was left out."""
         return rewritten.commit(
-            self.log, [], dict if horizon is None else lambda _: tombstones_state(horizon)
+            self.log,
+            [],
+            dict if horizon is None else lambda _: tombstones_state(horizon),
+            is_alone=is_alone,
         )
 
 

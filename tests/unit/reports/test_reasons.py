@@ -200,6 +200,11 @@ CASES: dict[str, tuple[Callable[[], list[Reason]], str, str]] = {
         "stream s",
         "rows of write streams",
     ),
+    "ERASURE_UNFINISHED": (
+        lambda: of_stream(unfinished_erasures=("the erasure by me has not ended",)),
+        "stream s",
+        "the erasure by me has not ended",
+    ),
     "TRANSACTIONS_INCOMPLETE": (
         lambda: of_stream(transactions=TransactionCheck(incomplete=(GAP,))),
         "stream s",

@@ -744,6 +744,7 @@ def test_names_for_programs_are_stable() -> None:
             "without_key_range",
             "maintenance",
             "losses",
+            "unfinished_erasures",
             "other_commits",
             "write_streams",
         ),

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from connector import warehouse as paths
 from connector.dead_letters.ledger import Action, Ledger, LedgerEntry
-from connector.state.erased_keys import ErasedKeys, EraseKey, erased_by, key_hash
+from connector.errors import TableError
+from connector.lake.overrides import Overrides
+from connector.state.erased_keys import ErasedKeys, EraseKey, erased_by, key_hash, unfinished
 
 
 def record(name: str, to: int) -> EraseKey:
@@ -30,3 +38,29 @@ def test_the_ledger_forgets_what_was_before_an_erasure() -> None:
     ledger.set_history("l", (LedgerEntry(Action.PARKED, 1, "me", "why", "key-prefix=Ada"),))
     erased = LedgerEntry(Action.ERASED, 2, "me", "ticket", "id=l")
     assert ledger.with_entry("l", erased) == (erased,)
+
+
+def test_an_erasure_is_unfinished_until_its_end_is_recorded() -> None:
+    """OPR-2: one that was killed, and was run again to its end, is finished."""
+    begun, other = record("a", 30), record("b", 10)
+    ended = replace(begun, ended_at=2)
+    (text,) = unfinished([begun, begun, ended, other])
+    assert text == "the erasure by me at 1970-01-01T00:00:00.000001Z has not ended: a reason"
+    assert unfinished([begun, ended, begun]) != ()
+
+
+def test_without_its_secret_no_erased_row_is_known(tmp_path: Path) -> None:
+    """OPR-2: a new secret would hide all older erasures."""
+    overrides, secret = Overrides(str(tmp_path)), bytes(range(32))
+    assert overrides.erased("s") == ErasedKeys()
+    assert overrides.erasure_secret(secret) == overrides.erasure_secret(b"other") == secret
+    overrides.add(record("a", 30))
+    assert overrides.erased("s") == ErasedKeys(secret, {"a": 30})
+    Path(paths.erasure_secret(str(tmp_path))).unlink()
+    for ask in (
+        lambda: Overrides(str(tmp_path)).erased("s"),
+        lambda: overrides.erasure_secret(b""),
+    ):
+        with pytest.raises(TableError) as caught:
+            ask()
+        assert caught.value.code == "ERASURE_SECRET_MISSING"

@@ -41,7 +41,7 @@ def framed(record: Record) -> bytes:
 
 
 def certain(record: RejectedRecord) -> list[bool]:
-    return [letter.is_certain for letter in rejected_letters([record], "t", b"a")]
+    return [letter.is_certain for letter in rejected_letters([record], "t", b"a", Schemas())]
 
 
 def test_the_row_key_in_a_record_counts_and_not_its_kafka_key() -> None:
@@ -67,7 +67,7 @@ def test_a_table_letter_has_the_id_of_its_table() -> None:
 
 def test_a_replay_that_was_accepted_is_noticed() -> None:
     """DLQ-10: it has the order position of the letter, and its own attempt."""
-    letters = list(rejected_letters([rejected(framed(change(row_key=b"a")))], "t", b"a"))
+    letters = list(rejected_letters([rejected(framed(change(row_key=b"a")))], "t", b"a", Schemas()))
     sent = change(row_key=b"a")
     assert kafka_key(sent) == b"a"
     for position, is_replayed in (
@@ -121,7 +121,7 @@ def test_the_dead_letter_topic_adds_the_state_and_letters_of_other_programs(
         source="t",
         key=Key((KeyPart("id", DataType.STRING),), KeyForm.ROW_KEY),
     )
-    known = list(rejected_letters([rejected(mine)], "t", b"a"))
+    known = list(rejected_letters([rejected(mine)], "t", b"a", Schemas()))
     only_in_changelog = table_letter(
         "accounts",
         LoggedChange(
