@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain
 from typing import Any, Final
 
 from connector.config.settings import ConnectorConfig
 from connector.errors import ConfigError, ConnectorError, TableError
 from connector.errors.settings import reload_refused
 from connector.tables.alterations import ColumnOverride, declared_alteration, with_overrides
-from connector.tables.definition import TableDefinition
+from connector.tables.definition import TableDefinition, compatible
 from connector.tables.stored_definition import ColumnIds
 
 _TAKEN: Final = frozenset(
@@ -27,14 +28,17 @@ def reload_faults(
     overrides: Mapping[str, Sequence[ColumnOverride]],
 ) -> list[ConnectorError]:
     """Return why a running pipeline cannot take a configuration: an error for each setting. An
-    empty list: it can. It takes new tables of existing streams, new columns, bounds and paces.
+    empty list: it can. It takes new tables of existing streams, new columns, bounds and paces, and
+    a definition that fits its table where the running one does not.
 
     `existing` has the tables of the warehouse, and `overrides` the columns of operators, by table.
     """
-    faults = list(_faults(running, new))
-    different = {name for name, table in running.tables.items() if _of_table(table, new)}
+    of_tables = {
+        name: _of_table(table, new, existing.get(name)) for name, table in running.tables.items()
+    }
+    faults = [*_faults(running, new), *chain.from_iterable(of_tables.values())]
     for name, table in new.tables.items():
-        if name not in different:
+        if not of_tables.get(name):
             try:
                 _check_columns(table, existing.get(name), overrides.get(name, ()))
             except (ConfigError, TableError) as error:
@@ -66,13 +70,17 @@ def _faults(running: ConnectorConfig, new: ConnectorConfig) -> Iterator[Connecto
         if name in new.streams:
             for setting in _different(stream, new.streams[name]):
                 yield reload_refused(f"streams.{name}.{setting.removesuffix('_s')}")
-    for table in running.tables.values():
-        yield from _of_table(table, new)
 
 
-def _of_table(running: TableDefinition, new: ConnectorConfig) -> list[ConnectorError]:
+def _of_table(
+    running: TableDefinition,
+    new: ConnectorConfig,
+    existing: tuple[TableDefinition, ColumnIds] | None,
+) -> list[ConnectorError]:
     if (table := new.tables.get(running.name)) is None:
         return []
+    if existing and compatible(existing[0], running) and not compatible(existing[0], table):
+        return []  # the table is stopped, and the new definition fits it
     settings = _different(running, table, _TAKEN)
     return [reload_refused(f"tables.{running.name}.{setting}") for setting in settings]
 

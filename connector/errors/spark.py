@@ -7,14 +7,15 @@ from connector.errors import ConnectorError, TableError
 
 def session_ended(
     problem: str,
-    cause: str = "The session was stopped, or its Java process has ended, for example because the"
-    " machine had no memory left",
+    cause: str = "The session was stopped, or its Java process has ended, for example because its"
+    " heap was too small, or the machine had no memory left",
 ) -> ConnectorError:
     return ConnectorError(
         "SPARK_SESSION_ENDED",
         problem,
         cause,
-        "Start a new session and call again. Nothing is lost: lowmark continues where it stopped",
+        "Start a new session and call again, with a larger heap (driver_memory in [spark]) if it"
+        " was too small. Nothing is lost: lowmark continues where it stopped",
     )
 
 

@@ -16,6 +16,18 @@ def table_missing(path: str, table: str) -> TableError:
     )
 
 
+def table_removed(path: str, table: str) -> TableError:
+    return TableError(
+        "TABLE_REMOVED",
+        f"The folder of table {table} is gone",
+        f"Another program removed {path}, or the file system is not mounted any more",
+        "Mount the file system, or restore the folder from a backup. Otherwise a pipeline makes the"
+        " table again from the changelog",
+        table=table,
+        path=path,
+    )
+
+
 def base_unfit(table: str, base: str, cause: str) -> TableError:
     return TableError(
         "BASE_UNFIT",

@@ -311,7 +311,9 @@ class StreamIngest:
 
     def _ask_every_s(self) -> float:
         bounds = bounds_in_force(self._tables, self._bounds()).values()
-        return max(MIN_ASK_EVERY_S, min(bounds) / 4) if bounds else ASK_EVERY_S
+        every_s = min(bounds) / 4 if bounds else ASK_EVERY_S
+        # A stall is only sure if Kafka was asked since.
+        return max(MIN_ASK_EVERY_S, min(every_s, self._stream.stall_after_s / 2))
 
     def _ask_regularly(self, stopped: threading.Event) -> None:
         """Take requests, check transactions and refresh the states, until `stopped` is set."""

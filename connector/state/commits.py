@@ -105,6 +105,19 @@ class Commits:
         good = next((commit.version for commit in before if commit.stored is not None), None)
         return Foreign(culprit.description, good)
 
+    def rollback(self, version: int) -> Foreign | None:
+        """The commit that brought back a state before later applies, for example a RESTORE, and the
+        newest version that has them. None: no apply is missing at `version`.
+
+        Delta remembers the number of the last apply, and refuses the same number again.
+        """
+        commits = [*islice(self.back_from(version), _SEARCHED)]
+        applies = [(commit.stored or {}).get("apply_number", 0) for commit in commits]
+        for later, commit, apply in zip(commits, commits[1:], applies[1:], strict=False):
+            if apply > applies[0]:
+                return Foreign(later.description, commit.version)
+        return None
+
     def _alone(self, version: int) -> Commit | None:
         """A commit as `at`, with its own metadata only."""
         content = self._content(commit_file(version))

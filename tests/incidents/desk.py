@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +18,14 @@ import pytest
 import yaml
 
 from connector import cli
+from connector.clock import now_us
 from connector.config.settings import ConnectorConfig
 from connector.errors import ConnectorError, TableError
 from connector.events import Event
 from connector.kafka import topics
 from connector.lake.state_reader import batch_with, table_state_of
+from connector.records import codec
+from connector.records.model import DataChange, Heartbeat, Record, kafka_key
 from connector.reports.series import Histogram, Sample
 from connector.services import warehouses
 from connector.services.load_config import load_config
@@ -31,6 +34,7 @@ from connector.services.reload import ConfigFile
 from connector.services.run import run
 from connector.warehouse import table as table_path
 from tests.spark.live import Live
+from tests.spark.test_cut import ANNOUNCED
 from tests.unit.test_deploy import ALERTS
 
 WITHIN_S = 60
@@ -57,7 +61,8 @@ def section(name: str, source: str = "t", amount: str = "INT64") -> str:
 class Desk(Live):
     """A stream "s", the table "accounts" and a copy of it, in a configuration file.
 
-    `events` are the log of the last run, `out` and `err` those of the last command.
+    `events` are the log of the last run, `out` and `err` those of the last command. `meanwhile` is
+    called while the desk waits, for what goes on.
     """
 
     of_stream: dict[str, str] = field(default_factory=dict)
@@ -65,6 +70,7 @@ class Desk(Live):
     capsys: pytest.CaptureFixture[str] | None = None
     events: list[Event] = field(default_factory=list)
     error: ConnectorError | None = None
+    meanwhile: Callable[[], object] = bool
     out: str = ""
     err: str = ""
     _metrics: Metrics = field(default_factory=Metrics)
@@ -147,9 +153,13 @@ class Desk(Live):
     def has_ended(self) -> bool:
         return not self._is_up
 
-    def log(self) -> set[str]:
-        """The codes of the lines of the log, without steps."""
-        return {event.code for event in self.events if event.level != "debug"}
+    def log(self) -> list[str]:
+        """The lines of the log, without steps: the code, and the text."""
+        return [f"{event.code} {event.text}" for event in self.events if event.level != "debug"]
+
+    def has_logged(self, text: str) -> bool:
+        """Whether a line of the log has this text, for example a code."""
+        return any(text in line for line in self.log())
 
     def stopped(self) -> dict[str, str]:
         """The tables that the log calls stopped, with the code of the error."""
@@ -172,27 +182,74 @@ class Desk(Live):
             super().table() if (Path(table_path(str(self.warehouse), "accounts"))).exists() else {}
         )
 
-    def note(self) -> None:
-        """Remember the scrape of now as the one before the incident."""
-        until(
-            lambda: any(s.series.name == "lowmark_stream_refresh_age_seconds" for s in self._now())
-        )
+    def publish(self, *changes: DataChange, at: int | None = None) -> None:
+        """With a heartbeat behind them, as a producer does it."""
+        first = [] if self.published else [ANNOUNCED]
+        super().publish(*changes, at=at)
+        newest = max(change.commit_timestamp for change in self.published)
+        control: list[Record] = [*first, Heartbeat("p", min(newest + 1, now_us()))]
+        numbers = topics.end_offsets(self.kafka, topics.describe(self.kafka, self.topic))
+        framed = [(kafka_key(record), codec.framed(record, len(numbers))) for record in control]
+        self.send((number, key, value) for key, value in framed for number in numbers)
+
+    def is_well(self, *alerts: str) -> None:
+        """Wait until no person is needed, and the scrape of now, as the one before an incident,
+        fires only `alerts`.
+        """
+
+        def is_so() -> bool:
+            self.meanwhile()
+            is_asked = any(
+                sample.series.name == "lowmark_stream_refresh_age_seconds" for sample in self._now()
+            )
+            return is_asked and self.does("connector status --check") == 0
+
+        until(is_so, now=lambda: self.out)
         self._before = self._now()
+        assert self.alerts() == set(alerts)
+
+    def shows(
+        self,
+        *reasons: str,
+        alerts: Collection[str] = (),
+        log: str = "",
+        growing: Sequence[str] = (),
+    ) -> None:
+        """Wait until `status --check` has these reasons and no other, and the exit code that they
+        mean, these alerts fire and no other, and a line of the log has the text `log`. Ages whose
+        series begin with one of `growing` grow meanwhile.
+        """
+        wanted: object = (set(reasons), 1, set(alerts), True)
+        now: object = None
+
+        def is_so() -> bool:
+            nonlocal now
+            self.meanwhile()
+            code = self.does("connector status --check")
+            named = set(re.findall("^([A-Z_]+ [^:\\n]+):", self.out, re.MULTILINE))
+            now = (named, code, self.alerts(*growing), not log or self.has_logged(log))
+            return now == wanted
+
+        until(is_so, now=lambda: f"{now} is not {wanted}: {self.out}{self.log()}")
 
     def _now(self) -> list[Sample]:
         return self._metrics.samples() if self._is_up else []
 
     def alerts(self, *growing: str) -> set[str]:
-        """The alerts that fire if the scrape of now stays for two hours after the one of `note`.
-        Ages whose series begin with one of `growing` grow meanwhile.
+        """The alerts that fire if the scrape of now stays for two hours after the one of `note`,
+        with ages that grow as in `shows`.
         """
         return firing(self._before, self._now(), self._is_up, growing)
 
 
-def until(is_so: Callable[[], object], within_s: float = WITHIN_S) -> None:
+def until(
+    is_so: Callable[[], object],
+    within_s: float = WITHIN_S,
+    now: Callable[[], str] = lambda: "it takes too long",
+) -> None:
     end = time.monotonic() + within_s
     while not is_so():
-        assert time.monotonic() < end, "it takes too long"
+        assert time.monotonic() < end, now()
         time.sleep(0.2)
 
 

@@ -69,7 +69,7 @@ def test_a_second_writer_changes_nothing(stream: Stream, step: str) -> None:
 def test_a_commit_of_another_program_is_noticed_and_can_be_restored(
     spark: SparkSession, stream: Stream
 ) -> None:
-    """TBL-14: restoring our last version repairs it."""
+    """TBL-14, RUN-3: restoring our last version repairs it. One before later applies does not."""
     path = f"{stream.folder}/tables/accounts/data"
     table, ours = stream.table(), versions(spark, path)
     spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 'a'")
@@ -81,6 +81,16 @@ def test_a_commit_of_another_program_is_noticed_and_can_be_restored(
     table = stream.table()
     stream.apply(table)
     assert shown(table) == stream.truth()
+
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {ours}")
+    good = versions(spark, path) - 1
+    with pytest.raises(TableError, match=rf"{good + 1}, RESTORE\).*VERSION AS OF {good}\)"):
+        stream.apply(stream.table())
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {good}")
+    stream.topic.send(account("z", 90, name="z"))
+    stream.ingest()
+    stream.apply(stream.table())
+    assert shown(stream.table()) == stream.truth()
 
 
 def test_deletes_stay_deleted_or_it_is_an_error(spark: SparkSession, stream: Stream) -> None:

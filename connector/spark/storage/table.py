@@ -22,6 +22,7 @@ from connector.errors.tables import (
     files_changed,
     table_missing,
     table_rebuilt,
+    table_removed,
 )
 from connector.spark.failures import explained
 from connector.spark.sql import key_columns, key_pieces, use_nested
@@ -143,10 +144,10 @@ class Table:
         return version, table_state
 
     def _own_newest(self) -> AtVersion:
-        commit = self.log.newest()
-        stored = None if commit is None else commit.stored
+        if (commit := self.log.newest()) is None:
+            raise table_removed(self.path, self._definition.name)
+        stored = commit.stored
         check_owner(self.path, "table", self._definition.name, stored, self.log.newest_foreign)
-        assert commit is not None
         assert stored is not None
         with reading(self.path):
             return commit.version, TableState.from_json(stored)
@@ -327,8 +328,12 @@ class Table:
         return rows.selectExpr(*(f"`{name}`" for name, _ in self.layout.column_types))
 
     def _check_committed(self, table_state: TableState) -> None:
-        if self.table_state() != table_state:
-            raise concurrent_write(f"table {self._definition.name}")
+        version, newest = self.newest()
+        if newest != table_state:
+            name = self._definition.name
+            if (rollback := self.log.rollback(version)) is not None:
+                check_owner(self.path, "table", name, None, lambda: rollback)
+            raise concurrent_write(f"table {name}")
 
     def is_vacuum_due(self) -> bool:
         """Whether `compact` has tombstones to remove (TBL-12)."""

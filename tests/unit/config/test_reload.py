@@ -121,6 +121,18 @@ def test_columns_are_compared_with_the_table_that_exists() -> None:
     assert reload_faults(mistaken, with_orders(columns=(NAME,)), EXISTING, {}) != []
 
 
+def test_a_key_that_does_not_fit_the_table_can_be_undone() -> None:
+    """EVO-8, RUN-3: the table is stopped, and goes on without a restart. A key that does not fit,
+    either, is refused, and so is one that replaces the right one.
+    """
+    keys = (Key((KeyPart("id", type_),)) for type_ in (DataType.BYTES, DataType.INT64))
+    mistaken, other = (with_orders(key=key) for key in keys)
+    assert reload_faults(mistaken, RUNNING, EXISTING, {}) == []
+    for running, new in ((mistaken, other), (RUNNING, mistaken)):
+        (fault,) = reload_faults(running, new, EXISTING, {})
+        assert "tables.orders.key" in fault.problem
+
+
 def test_a_new_table_with_an_existing_folder_must_be_as_it_is() -> None:
     """EVO-8: another key would stop the pipeline."""
     more = replace(ORDERS, name="more", key=Key((KeyPart("other", DataType.STRING),)))

@@ -69,6 +69,14 @@ def test_a_restore_has_the_metadata_of_the_restored_version() -> None:
     assert [commit.version for commit in log.of_lowmark(4)] == [0]
 
 
+def test_a_commit_that_takes_applies_back_is_named() -> None:
+    """RUN-3: with the last good version, until lowmark has all applies again."""
+    applies = [[info({"apply_number": number})] for number in range(3)]
+    log = log_of(*applies, [restore(0)], optimize("a"), [restore(2)], *applies[2:])
+    assert log.rollback(3) == log.rollback(4) == (" (version 3, RESTORE)", 2)
+    assert [log.rollback(version) for version in (0, 2, 5, 6)] == [None] * 4
+
+
 @pytest.mark.parametrize("version", [1, 2, 9, None, "x", -1])
 def test_a_restore_to_no_earlier_version_is_of_another_program(version: object) -> None:
     """TBL-14: also if it names itself."""
