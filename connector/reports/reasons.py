@@ -119,8 +119,9 @@ def _of_pipelines(pipelines: Mapping[str, PipelineStatus]) -> Iterator[Reason]:
 def _waits_long(process: PipelineStatus) -> str:
     """Return for what it has waited for long. Empty: for nothing."""
     waiting = process.waiting
-    is_long = waiting is not None and process.now - waiting.at >= WAITS_LONG_US
-    return text_of_waiting(waiting, process.now) if waiting is not None and is_long else ""
+    if waiting is None or process.now - waiting.at < WAITS_LONG_US:
+        return ""
+    return text_of_waiting(waiting, process.now)
 
 
 def _of_errors(errors: Mapping[str, TableError]) -> Iterator[Reason]:

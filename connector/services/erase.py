@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -116,13 +116,11 @@ def erase(
         session = session_of(config, spark, stack, on_event, for_writing=not dry_run)
         stored = _Stored.open(config, definition, row_key, letters[0].service.schemas, session)
         if dry_run:
-            left = (record for of_topic in letters for record in of_topic.left())
-            return EraseReport((*stored.tables,), now_us(), (*stored.in_topic(), *left))
+            return EraseReport((*stored.tables,), now_us(), _in_kafka(stored, letters))
         record = stored.erase(why, by, begun_at)
         closed = {of_topic.topic: of_topic.close(why) for of_topic in letters}
         stored.overrides.add(replace(record, ended_at=now_us()))
-        left = (record for of_topic in letters for record in of_topic.left())
-        kafka = (*stored.in_topic(), *left)
+        kafka = _in_kafka(stored, letters)
     deleted_to = {topic: offsets for topic, (_, offsets) in closed.items() if offsets}
     count = sum(count for count, _ in closed.values())
     return EraseReport((*stored.tables,), record.erased_to, kafka, count, deleted_to)
@@ -267,6 +265,11 @@ class _Letters:
         except TopicError as error:
             if error.code != "TOPIC_MISSING":
                 raise
+
+
+def _in_kafka(stored: _Stored, letters: Iterable[_Letters]) -> tuple[KafkaRecords, ...]:
+    """The records of a row that Kafka still has."""
+    return (*stored.in_topic(), *(record for of_topic in letters for record in of_topic.left()))
 
 
 def _letters_of(

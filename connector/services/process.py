@@ -85,8 +85,9 @@ class _Recorder:
 
     def __init__(self, config: ConnectorConfig, *, once: bool, bridge: str | None = None) -> None:
         warehouse, now = warehouse_of(config), now_us()
-        self._paths = [paths.process(warehouse, stream) for stream in config.streams]
-        if bridge is not None:
+        if bridge is None:
+            self._paths = [paths.process(warehouse, stream) for stream in config.streams]
+        else:
             self._paths = [paths.bridge(warehouse, bridge)]
         self._makes_folder = bridge is None
         self._is_local, self._every_s = is_local(warehouse), look_every_s(warehouse)
