@@ -167,6 +167,31 @@ def source_transactions_split(topic: str, kafka_partitions: int) -> TopicError:
     )
 
 
+def source_log_began_again(topic: str, first: str, new: str) -> TopicError:
+    return TopicError(
+        "SOURCE_LOG_BEGAN_AGAIN",
+        f"{topic} has old transactions from {first} on, and then the new one {new}",
+        "Debezium sends a part of the log again after a restart, up to the newest transaction, and"
+        " that did not come. So the log of the database began again, for example after a restore"
+        " into a new server, whose clock is behind. It cannot be told which of these transactions"
+        " were published",
+        "Give Debezium another topic.prefix, so that it reads the tables again, and name the new"
+        f" topics in the source. {_SOURCE_AGAIN}",
+        topic=topic,
+    )
+
+
+def source_log_unknown(topic: str, transaction: str) -> TopicError:
+    return TopicError(
+        "SOURCE_LOG_UNKNOWN",
+        f"{topic} has the transaction {transaction[:100]}, whose id has no order",
+        "The bridge knows the transactions of Debezium's connectors for PostgreSQL, MySQL and"
+        " MariaDB. With other ids it cannot prove that Debezium sends a transaction again",
+        "Remove transactions from the source. Then the order is that of each Kafka partition",
+        topic=topic,
+    )
+
+
 def source_too_wide(topic: str, kafka_partitions: int, size: int, allowed: int) -> TopicError:
     return TopicError(
         "SOURCE_TOO_WIDE",

@@ -4,6 +4,11 @@ Theory. Each Kafka partition has its own clock, which rises strictly with its re
 of a key are in one partition, so the newest one wins. Changes of different partitions have no
 common order, so there is no consistent cut.
 
+Debezium sends events again after a restart, in the same order, from any place to the newest one. An
+event that is before the newest one of its partition, by position and by commit time, is held until
+that is known. If an event at the position of the newest one follows, those that are held are
+repetitions. If one behind it follows, they are not: the log began again, so they are released.
+
 `reached` is the least clock. The clock of a partition that was read to its end is set to the time
 before its end offset was asked. Such a step depends on when it was made, and so does the first
 value of the clock of a partition that appears later. So both are claims: later records are released
@@ -16,12 +21,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from connector.errors.kafka import source_log_began_again
 from connector.records.model import MAX_LONG
 from connector.sources.model import (
     End,
     Event,
     ForeignRecord,
-    LogPosition,
     Poison,
     Released,
     Row,
@@ -32,20 +37,63 @@ from connector.sources.model import (
     Waiting,
     least_time,
 )
-from connector.sources.position import SourcePosition, by_number, by_partition
+from connector.sources.position import Placed, SourcePosition, by_number, by_partition, placed
 
 ASK_EVERY_US: Final = 1_000_000
 MOST_RECORDS: Final = 10_000
+_Entry = tuple[ForeignRecord, Row | TruncatedTable | Poison]
 
 
 class _Lane:
-    """A Kafka partition: what was not released of it, and its clock."""
+    """A Kafka partition: what was not released of it, what is held, its clock, and its newest event.
 
-    __slots__ = ("after", "clock", "entries", "next")
+    `held_from` is the offset of the first event that is held, or None. `are_dropped`: too many were
+    held, so the first ones were dropped.
+    """
 
-    def __init__(self, start: int, clock: int, after: LogPosition = ()) -> None:
-        self.next, self.clock, self.after = start, clock, after
-        self.entries = deque[tuple[ForeignRecord, Row | TruncatedTable | Poison]]()
+    __slots__ = ("are_dropped", "clock", "entries", "held", "held_from", "newest", "next")
+
+    def __init__(self, start: int, clock: int, newest: Placed | None = None) -> None:
+        self.next, self.clock, self.newest = start, clock, newest
+        self.entries = deque[_Entry]()
+        self.held = deque[_Entry](maxlen=MOST_RECORDS)
+        self.held_from: int | None = None
+        self.are_dropped = False
+
+    @property
+    def start(self) -> int:
+        """The offset from which the partition is read after a restart."""
+        waiting = self.entries[0][0].offset if self.entries else self.next
+        return waiting if self.held_from is None else min(waiting, self.held_from)
+
+    def add(self, record: ForeignRecord, event: Row | TruncatedTable | Poison) -> int:
+        """Take an event. Return how many repetitions were found."""
+        commit, newest = event.commit, self.newest
+        is_placed = bool(commit.after) and not (isinstance(event, Row) and event.is_snapshot)
+        repetitions = 0
+        if is_placed and newest is not None and newest.log == commit.log:
+            is_back = commit.after < newest.after and commit.time <= newest.time
+            if is_back:
+                self.are_dropped |= len(self.held) == MOST_RECORDS
+                self.held.append((record, event))
+                if self.held_from is None:
+                    self.held_from = record.offset
+                return 0
+            if (commit.after, commit.time) == newest[1:]:
+                repetitions, self.held, self.held_from = (
+                    len(self.held),
+                    deque(maxlen=MOST_RECORDS),
+                    None,
+                )
+                self.are_dropped = False
+        if is_placed:
+            if self.are_dropped:
+                raise source_log_began_again(record.topic, str(self.held_from), str(record.offset))
+            self.entries += self.held
+            self.held.clear()
+            self.held_from, self.newest = None, placed(commit)
+        self.entries.append((record, event))
+        return repetitions
 
 
 class ByPartition(Sequencer):
@@ -56,8 +104,8 @@ class ByPartition(Sequencer):
         super().__init__(max_clock_skew_s)
         at = position or SourcePosition(starts={})
         starts, clocks = by_partition(at.starts), by_partition(at.clocks)
-        afters = by_partition(at.afters)
-        self._lanes = {p: _Lane(starts[p], clocks[p], afters.get(p, ())) for p in starts}
+        newest = by_partition(at.afters)
+        self._lanes = {p: _Lane(starts[p], clocks[p], newest.get(p)) for p in starts}
         self._is_begun, self._asked_at, self.wants_ends = position is not None, 0, True
 
     def add(self, record: ForeignRecord, event: Event) -> None:
@@ -65,13 +113,7 @@ class ByPartition(Sequencer):
         lane.next = record.offset + 1
         if isinstance(event, Skipped | End):
             return
-        if not isinstance(event, Row) or not event.is_snapshot:
-            after = event.commit.after
-            if after and after < lane.after:
-                self.repetitions += 1
-                return
-            lane.after = after or lane.after
-        lane.entries.append((record, event))
+        self.repetitions += lane.add(record, event)
 
     def _begin(self, partition: TopicPartition, start: int) -> _Lane:
         """Return the lane of a partition that appears: behind all that was reached."""
@@ -98,13 +140,14 @@ class ByPartition(Sequencer):
                 lane.entries.popleft()
                 lane.clock = time
                 yield Released(record, event, time, record.offset, 0)
+            if lane.held and self.waiting is None:
+                record, event = lane.held[0]
+                what = event.commit.log_position or f"{record.topic}/{record.kafka_partition}"
+                self.waiting = Waiting("again", what, record.timestamp)
 
     @property
     def starts(self) -> dict[TopicPartition, int]:
-        return {
-            partition: lane.entries[0][0].offset if lane.entries else lane.next
-            for partition, lane in self._lanes.items()
-        }
+        return {partition: lane.start for partition, lane in self._lanes.items()}
 
     @property
     def reached(self) -> int:
@@ -114,7 +157,9 @@ class ByPartition(Sequencer):
 
     def token(self, topic_ids: Mapping[str, str]) -> bytes:
         # Events that wait are read again.
-        afters = {p: lane.after for p, lane in self._lanes.items() if not lane.entries}
+        afters = {
+            p: n for p, lane in self._lanes.items() if (n := lane.newest) and not lane.entries
+        }
         return SourcePosition(
             starts=by_number(self.starts),
             topic_ids=topic_ids,
@@ -134,7 +179,9 @@ class ByPartition(Sequencer):
         idle = {
             partition
             for partition, lane in self._lanes.items()
-            if lane.next >= offsets.get(partition, MAX_LONG) and not lane.entries
+            if lane.next >= offsets.get(partition, MAX_LONG)
+            and not lane.entries
+            and lane.held_from is None
         }
         # Until each partition has released something or was read to its end, nothing is reached.
         if all(lane.clock or partition in idle for partition, lane in self._lanes.items()):

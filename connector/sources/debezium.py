@@ -19,8 +19,8 @@ placeholder: an update becomes a row that is not whole, and in another row it is
 
 Positions: in PostgreSQL, `source.sequence` begins with the end of the transaction before, and the
 id of END has that of its transaction. In the binary log of MySQL and MariaDB without GTIDs, the id
-of a transaction has its file and position. GTIDs of several servers have no order, so with GTIDs
-there are no positions.
+of a transaction has its file and position. With GTIDs, it has a number in the log of a server
+(MySQL) or of a domain (MariaDB).
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from msgspec import Struct
 
 from connector.sources.columns import source_name
 from connector.sources.model import (
+    BINLOG,
+    LSN,
     Commit,
     End,
     Event,
@@ -78,6 +80,7 @@ class _Source(Struct):
     gtid: str | None = None
     file: str | None = None
     pos: int | None = None
+    row: int | None = None
 
 
 class _TransactionOf(Struct):
@@ -240,6 +243,7 @@ class DebeziumDecoder:
             Commit(
                 time=_micros(boundary.ts_us, boundary.ts_ms),
                 transaction=position.transaction,
+                log=position.log,
                 after=position.end,
                 log_position=position.text,
             ),
@@ -252,11 +256,12 @@ class DebeziumDecoder:
 
 
 class _Position(NamedTuple):
-    """The parts of the id of a transaction: its first part, which is the same in each event, the
-    position that its events begin with, its end, and its text.
+    """The parts of the id of a transaction: its first part, which is the same in each event, its
+    log, the position that its events come after, its end, and its text.
     """
 
     transaction: str
+    log: str = ""
     begin: LogPosition = ()
     end: LogPosition = ()
     text: str = ""
@@ -264,18 +269,34 @@ class _Position(NamedTuple):
 
 _postgres_id = re.compile(r"([0-9]+):([0-9]+)", re.ASCII).fullmatch
 _binlog_id = re.compile(r"file=(?:.*\.)?([0-9]+),pos=([0-9]+)", re.ASCII | re.DOTALL).fullmatch
+_mysql_gtid = re.compile(r"([0-9A-Fa-f-]{36}(?::[^:]+)?):([0-9]+)", re.ASCII).fullmatch
+_mariadb_gtid = re.compile(r"([0-9]+)-[0-9]+-([0-9]+)", re.ASCII).fullmatch
 _first_lsn = re.compile(r'\["([0-9]{1,20})"', re.ASCII).match
+_file_number = re.compile(r"(?:.*\.)?([0-9]+)", re.ASCII | re.DOTALL).fullmatch
 
 
 @lru_cache(maxsize=64)
 def _position(transaction_id: str) -> _Position:
     if parts := _postgres_id(transaction_id):
         lsn = int(parts[2])
-        return _Position(parts[1], (), (lsn,), lsn_text(lsn))
+        return _Position(parts[1], LSN, (), (lsn,), lsn_text(lsn))
+    log, begin = "", LogPosition()
     if parts := _binlog_id(transaction_id):
-        file, position = int(parts[1]), int(parts[2])
-        return _Position(transaction_id, (file, position), (file, position + 1), transaction_id)
-    return _Position(transaction_id, text=transaction_id)
+        log, begin = BINLOG, (int(parts[1]), int(parts[2]))
+    elif parts := _mysql_gtid(transaction_id) or _mariadb_gtid(transaction_id):
+        log, begin = parts[1], (int(parts[2]),)
+    else:
+        return _Position(transaction_id, text=transaction_id)
+    end = (*begin[:-1], begin[-1] + 1)
+    return _Position(transaction_id, log, begin, end, transaction_id)
+
+
+def _at(source: _Source) -> LogPosition:
+    """The position of an event itself."""
+    if source.lsn is not None:
+        return (source.lsn,)
+    file = _file_number(source.file or "")
+    return () if file is None else (int(file[1]), source.pos or 0, source.row or 0)
 
 
 def lsn_text(lsn: int) -> str:
@@ -284,23 +305,33 @@ def lsn_text(lsn: int) -> str:
 
 
 def _commit(envelope: _Envelope, source: _Source) -> Commit:
-    time = _micros(source.ts_us, source.ts_ms)
+    time, at = _micros(source.ts_us, source.ts_ms), _at(source)
     # Rows of incremental snapshots have a sequence, and no position of their own.
     first = None if source.sequence is None else _first_lsn(source.sequence)
-    after: LogPosition = () if first is None else (int(first[1]),)
+    log, after = "", LogPosition()
+    if first is not None:
+        log, after = LSN, (int(first[1]),)
     if source.lsn is not None:
         text = lsn_text(source.lsn)
     else:
         text = source.gtid or (f"{source.file}:{source.pos}" if source.file else "")
     transaction = envelope.transaction
     if transaction is None or envelope.op == "r":
-        return Commit(time=time, after=after, log_position=text)
+        if source.gtid and envelope.op == "r":  # the newest transaction that was sent before
+            position = _position(source.gtid)
+            log, after = position.log, position.end
+        elif source.file and envelope.op != "r":
+            position = _position(source.gtid or f"file={source.file},pos={source.pos}")
+            log, after = position.log, position.begin
+        return Commit(time=time, log=log, after=after, at=at, log_position=text)
     position = _position(transaction.id)
     return Commit(
         time=time,
         transaction=position.transaction,
         sequence=transaction.total_order,
+        log=log or position.log,
         after=after or position.begin,
+        at=at,
         log_position=text,
     )
 
@@ -329,6 +360,7 @@ def _salvaged(value: bytes) -> Commit:
         time=int(time[1]) if time else 0,
         transaction=position.transaction,
         sequence=int(transaction[2]),
+        log=position.log,
         after=(int(sequence[1]),) if sequence else position.begin,
     )
 

@@ -6,13 +6,20 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 TopicPartition = tuple[str, int]
 """A topic, and the number of a Kafka partition."""
 
 LogPosition = tuple[int, ...]
-"""A position in the log of the source. Positions of one source can be compared."""
+"""A position in a log of the source. Positions of one log can be compared."""
+
+LSN: Final = "lsn"
+"""The log of PostgreSQL. Its positions are in the order of commits."""
+BINLOG: Final = "binlog"
+"""The files of a binary log. Their positions are in the order of commits. Another log is that of a
+server or of a domain, whose GTIDs are numbered. A replica may commit them in another order.
+"""
 
 
 class SourceFormat(StrEnum):
@@ -66,19 +73,25 @@ class ForeignRecord(NamedTuple):
 class Commit:
     """The commit of an event, as the source tells it.
 
-    - `time` is the commit time (µs), or 0 if the format has none.
+    - `time` is the commit time (µs), or 0 if the format has none. A row of MySQL has the time of
+      its statement.
     - `transaction` is the id of the transaction. Empty: the event is one of its own.
     - `sequence` is the number of the event in its transaction, or 0.
-    - `after` is the end of the transaction before, or of this one for `End`. An event of a
-      transaction is a repetition if `after` is before the end of a finished transaction. Empty: the
-      format has no positions.
+    - `log` is the log in which the transaction has a position, or empty.
+    - `after` is the end of the transaction before, or of this one for `End`. So an event is of a
+      transaction that ended at `end` or before only if `after` is before `end`. Empty: there is no
+      position.
+    - `at` is the position of the event itself: the LSN in PostgreSQL; file, position and row in a
+      binary log. Empty: the format has none.
     - `log_position` is the position as text, for lineage.
     """
 
     time: int = 0
     transaction: str = ""
     sequence: int = 0
+    log: str = ""
     after: LogPosition = ()
+    at: LogPosition = ()
     log_position: str = ""
 
 
@@ -109,7 +122,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TruncatedTable:
-    """All rows of a table were deleted."""
+    """All rows of a table were deleted. In MySQL, that is no part of a transaction: `commit.at` says
+    between which ones it was.
+    """
 
     table: str
     commit: Commit
@@ -117,11 +132,18 @@ class TruncatedTable:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a transaction with `count` events, and their `counts` by table."""
+    """The end of a transaction with `count` events, and their `counts` by table. `total` is the
+    greatest sequence that an event can have: also events count whose topics are not read.
+    """
 
     commit: Commit
     count: int
     counts: Mapping[str, int] = field(default_factory=dict)
+    total: int = -1
+
+    def __post_init__(self) -> None:
+        if self.total < 0:
+            object.__setattr__(self, "total", self.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +198,11 @@ class Released:
 class Waiting:
     """The next transaction, and the reason why it waits, for status and log.
 
-    - `reason` is one of `clock` (the next commit time is ahead of `now`), `snapshot` (the first
-      transaction waits until the initial snapshot was read), `events` (a transaction lacks
-      events) and `topic` (there is no transaction topic: `transaction` is its name).
+    - `reason` is one of `clock` (the next commit time is ahead of `now`), `snapshot` (it is not known
+      yet whether rows of a snapshot, or a truncation, come before it), `events` (a transaction lacks
+      events), `count` (its events contradict its end, or each other), `end` (it has no end, although
+      later ones ended), `again` (Debezium sends transactions again, and has not come to one that the
+      bridge remembers) and `topic` (there is no transaction topic: `transaction` is its name).
     - `transaction` is the next transaction, and `since` is Kafka's time of its end (µs).
     - `counts` and `arrived` are the numbers of its events by table, as it has them and as they were
       read. `missing` is the number of events that were not read.

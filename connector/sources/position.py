@@ -6,15 +6,28 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
-from connector.sources.model import LogPosition, TopicPartition
+from connector.sources.finished import Remembered
+from connector.sources.model import Commit, LogPosition, TopicPartition
 from connector.stored import from_text, to_stored
 
 T = TypeVar("T")
-_VERSION: Final = b"1"
+_VERSION: Final = b"2"
 ByTopic = Mapping[str, Mapping[int, T]]
 """A value for each Kafka partition of each topic."""
+
+
+class Placed(NamedTuple):
+    """An event: its log, its position there, and its time (µs)."""
+
+    log: str
+    after: LogPosition
+    time: int
+
+
+def placed(commit: Commit) -> Placed:
+    return Placed(commit.log, commit.after, commit.time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +38,16 @@ class SourcePosition:
       partition. A partition that is absent is read from its first record.
     - `topic_ids` are those of the topics when they were read.
     - `time` is the newest commit timestamp of a whole transaction (µs). `clocks` has one for each
-      Kafka partition, if each has its own, and `afters` what the newest event there came after.
-    - `end` is the end of the last finished transaction. `recent` are the ids of the last ones.
+      Kafka partition, if each has its own, and `afters` the newest event there.
+    - `ends` are the greatest ends of finished transactions, by log. `recent`, `floors` and
+      `floor_time` are those of `Finished`. `newest` is the commit time (ms) and the position of the
+      newest finished one in a binary log.
+    - `first_end_at` is Kafka's time of the first end (µs). `unread_ends` is the number of ends that
+      could not be read, and whose transactions were not released.
     - `joined` are topics whose first record came after the end of a transaction. Older rows in them
       were never released. `passed` are the partitions that have no such rows any more.
-    - `grown_to` has the end offsets of topics that have got another Kafka partition, as they were
-      then.
+    - `grown` are topics that have got another Kafka partition. `grown_to` has the end offsets of
+      such topics, as they were then, if they are known.
     - `lost_before` is an offset of the transaction topic: transactions that end before it may lack
       events that Kafka had deleted before the first start. `is_truncated`: there are such events,
       and no transaction was released yet.
@@ -42,11 +59,17 @@ class SourcePosition:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     time: int = 0
     clocks: ByTopic[int] = field(default_factory=dict)
-    afters: ByTopic[LogPosition] = field(default_factory=dict)
-    end: LogPosition = ()
-    recent: tuple[str, ...] = ()
-    joined: Mapping[str, LogPosition] = field(default_factory=dict)
+    afters: ByTopic[Placed] = field(default_factory=dict)
+    ends: Mapping[str, LogPosition] = field(default_factory=dict)
+    recent: tuple[Remembered, ...] = ()
+    floors: Mapping[str, LogPosition] = field(default_factory=dict)
+    floor_time: int = 0
+    newest: tuple[int, LogPosition] = (0, ())
+    first_end_at: int = 0
+    unread_ends: int = 0
+    joined: tuple[str, ...] = ()
     passed: tuple[TopicPartition, ...] = ()
+    grown: tuple[str, ...] = ()
     grown_to: ByTopic[int] = field(default_factory=dict)
     lost_before: int = 0
     is_truncated: bool = False

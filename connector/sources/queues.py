@@ -4,6 +4,7 @@ transaction.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from typing import Final, NamedTuple
 
 from connector.sources.model import (
     ForeignRecord,
+    LogPosition,
     Poison,
     Row,
     Skipped,
@@ -22,7 +24,10 @@ ALONE: Final = ""
 """The transaction of an event that has none: a row of a snapshot, for example."""
 UNKNOWN: Final = "\0"
 """The transaction of poison whose commit cannot be read."""
-_CHUNK_BYTES: Final = 1024
+_PIECE_BYTES: Final = 1024
+_CHUNK: Final = 64
+_ANY: Final = 1
+"""The fingerprint of an event of which nothing is known."""
 
 
 class Entry(NamedTuple):
@@ -85,41 +90,70 @@ class Arrived:
 
     - `count` is their number, `skipped` the number of those that no change is sent for, and
       `released` that of those that were released.
+    - `highest` is the greatest sequence.
+    - `contradicts`: two different events had one sequence, or two different ends were read.
     - `tables` has the number by table, as far as it is known.
     - `queued` has the number of those in each queue.
     - `truncated` are the topics of tables that it truncates.
+    - `at` is the least position of an event in a binary log, or empty.
+    - `time` is the greatest time of an event (µs).
     """
 
-    __slots__ = ("_sequences", "count", "queued", "released", "skipped", "tables", "truncated")
+    __slots__ = (
+        *("_prints", "at", "contradicts", "count", "highest", "queued", "released", "skipped"),
+        *("tables", "time", "truncated"),
+    )
 
     def __init__(self, sequences: Mapping[int, bytes] = MappingProxyType({})) -> None:
         """Begin without events, or with those of `sequences`."""
-        self.count = self.skipped = self.released = 0
+        self.count = self.skipped = self.released = self.highest = self.time = 0
+        self.contradicts = False
         self.tables: Counter[str] = Counter()
         self.queued: Counter[TopicPartition] = Counter()
         self.truncated: set[str] = set()
-        self._sequences = {
-            number: bytearray(bits.ljust(_CHUNK_BYTES, b"\0")) for number, bits in sequences.items()
-        }
+        self.at: LogPosition = ()
+        self._prints: dict[int, array[int]] = {}
+        for number, bits in sequences.items():
+            for index in range(8 * len(bits)):
+                if bits[index >> 3] & 1 << (index & 7):
+                    self._chunk(8 * _PIECE_BYTES * number + index)[index % _CHUNK] = _ANY
 
-    def take(self, sequence: int) -> bool:
-        """Count an event. False: it was counted before. The number 0 is unknown, and never seen."""
+    def take(self, sequence: int, fingerprint: int = _ANY) -> bool:
+        """Count an event. False: it was counted before. The number 0 is unknown, and never seen.
+
+        Another fingerprint shows that the sequence is that of another event.
+        """
         if sequence:
-            number, index = divmod(sequence >> 3, _CHUNK_BYTES)
-            chunk = self._sequences.get(number)
-            if chunk is None:
-                chunk = self._sequences[number] = bytearray(_CHUNK_BYTES)
-            bit = 1 << (sequence & 7)
-            if chunk[index] & bit:
-                return False
-            chunk[index] |= bit
+            chunk, index = self._chunk(sequence), sequence % _CHUNK
+            if known := chunk[index]:
+                if known == fingerprint or _ANY in (known, fingerprint):
+                    return False
+                self.contradicts = True
+            chunk[index] = fingerprint
+            self.highest = max(self.highest, sequence)
         self.count += 1
         return True
 
+    def _chunk(self, sequence: int) -> array[int]:
+        chunk = self._prints.get(sequence // _CHUNK)
+        if chunk is None:
+            chunk = self._prints[sequence // _CHUNK] = array("I", bytes(4 * _CHUNK))
+        return chunk
+
     def sequences(self, without: Collection[int]) -> dict[int, bytes]:
         """Return one bit for each sequence that was counted, in numbered pieces."""
-        chunks = {number: bytearray(chunk) for number, chunk in self._sequences.items()}
-        for sequence in without:
-            number, index = divmod(sequence >> 3, _CHUNK_BYTES)
-            chunks[number][index] &= ~(1 << (sequence & 7))
-        return {number: bytes(chunk).rstrip(b"\0") for number, chunk in chunks.items()}
+        pieces: dict[int, bytearray] = {}
+        for number, chunk in self._prints.items():
+            for index, fingerprint in enumerate(chunk):
+                if fingerprint and (sequence := number * _CHUNK + index) not in without:
+                    piece, bit = divmod(sequence, 8 * _PIECE_BYTES)
+                    bits = pieces.setdefault(piece, bytearray(_PIECE_BYTES))
+                    bits[bit >> 3] |= 1 << (bit & 7)
+        return {number: bytes(bits).rstrip(b"\0") for number, bits in pieces.items()}
+
+
+def fingerprint_of(record: ForeignRecord, at: LogPosition) -> int:
+    """Return what tells an event from another one of its transaction, in this process: its key and
+    its position. An event that is sent again has the same.
+    """
+    return hash((record.topic, record.key, at)) & 0xFFFF_FFFE | 2 if at else _ANY

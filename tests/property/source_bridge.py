@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from connector.errors import ConnectorError
 from connector.records.model import (
     DataChange,
     DeleteCells,
@@ -21,7 +22,7 @@ from connector.records.model import (
 from connector.records.ordering import OrderBy, OrderPosition, commit_rank
 from connector.sources.by_partition import ByPartition
 from connector.sources.by_transaction import ByTransaction
-from connector.sources.model import Released, Row, TopicPartition, TruncatedTable
+from connector.sources.model import Released, Row, TopicPartition, TruncatedTable, Waiting
 from connector.sources.position import SourcePosition, by_partition
 from connector.tables.definition import Versions
 from connector.tables.merge import EMPTY, RowState, greatest, join, lift, truncate, visible
@@ -33,7 +34,9 @@ Make = Callable[[SourcePosition | None], ByTransaction | ByPartition]
 
 @dataclass
 class Bridge:
-    """`sent` is what is in the change topic, and `reached` are the published claims."""
+    """`sent` is what is in the change topic, and `reached` are the published claims. `waiting` and
+    `error` are what the last run ended with.
+    """
 
     topics: Topics
     make: Make
@@ -43,6 +46,8 @@ class Bridge:
     starts: int = 0
     skips: bool = False
     skipped: int = 0
+    waiting: Waiting | None = None
+    error: ConnectorError | None = None
 
     def __post_init__(self) -> None:
         self._token: bytes | None = None
@@ -50,11 +55,14 @@ class Bridge:
         self._shown = 0
 
     def run(self, deaths: int) -> None:
-        """Run until all is read, with some deaths on the way."""
-        for _ in range(deaths):
-            self._run(self.random.randrange(1, 60))
-            self._die()
-        self._run(None)
+        """Run until all is read or an error stops it, with some deaths on the way."""
+        try:
+            for _ in range(deaths):
+                self._run(self.random.randrange(1, 60))
+                self._die()
+            self._run(None)
+        except ConnectorError as error:
+            self.error = error
 
     def _die(self) -> None:
         """Lose some of what was sent since the newest heartbeat: what was not acknowledged."""
@@ -82,6 +90,7 @@ class Bridge:
             ):
                 self.skipped += sequencer.skip(sequencer.waiting.transaction)
                 idle = 0
+            self.waiting = sequencer.waiting
             if idle > 60:
                 return
 
@@ -89,7 +98,8 @@ class Bridge:
         self, sequencer: ByTransaction | ByPartition, read: dict[TopicPartition, int]
     ) -> bool:
         random, topics = self.random, self.topics
-        now = START * 2
+        # Time passes only when Kafka gets nothing any more.
+        now = START if self._shown <= topics.written + 100 else 2 * START
         choice = random.random()
         if choice < 0.1:
             before = len(topics.ends(self._shown))

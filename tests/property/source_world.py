@@ -1,9 +1,11 @@
 """A database, Debezium and Kafka, for tests of sequencers.
 
-A `Database` runs transactions and keeps the state after each. `Debezium` writes its events into
-topics: initial and incremental snapshots, ends, heartbeats, partial rows. It dies, loses what was
-in flight, and sends again. Topics get Kafka partitions while it runs. The events are those that a
-decoder returns, so no format is involved.
+A `Database` runs transactions and keeps the state after each. `SourceLog` numbers them as one kind
+of database does. `Debezium` writes its events into topics: initial and incremental snapshots, ends,
+heartbeats, partial rows, truncations. It dies, loses what was in flight, and sends any stretch
+again. The log begins again at smaller positions. Topics get Kafka partitions while it runs, and may
+have the rows of several tables. The events are those that a decoder returns, so no format is
+involved.
 """
 
 from __future__ import annotations
@@ -14,10 +16,13 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from connector.sources.model import (
+    BINLOG,
+    LSN,
     Commit,
     End,
     Event,
     ForeignRecord,
+    LogPosition,
     Poison,
     Row,
     Skipped,
@@ -44,22 +49,140 @@ class Emit:
     is_read_again: bool = True
 
 
-class Database:
-    """Tables with rows of two columns, and what Debezium reads from its log."""
+class SourceLog:
+    """The ids and positions of transactions.
 
-    def __init__(self, random: Random) -> None:
-        self._random = random
+    `kind` is one of `lsn` (PostgreSQL), `binlog` (MySQL), `uuid` and `domain` (GTIDs of MySQL and
+    of MariaDB) and `none` (ids without an order). `is_in_order`: no replica commits GTIDs in another
+    order.
+    """
+
+    def __init__(self, random: Random, kind: str, *, is_in_order: bool = False) -> None:
+        self._random, self.kind, self._is_in_order = random, kind, is_in_order
+        self._lsn, self._file, self._pos = 100, 1, 500
+        self._server, self._number, self._spare = "A", 0, 0
+        self._transactions = 0
+
+    @property
+    def has_truncations(self) -> bool:
+        """Whether a truncation is in no transaction."""
+        return self.kind not in (LSN, "none")
+
+    @property
+    def newest_end(self) -> tuple[str, LogPosition]:
+        """The log and the end of the newest transaction, as a row of an incremental snapshot has
+        them. In a binary log without GTIDs, it has neither.
+        """
+        if self.kind == LSN:
+            return LSN, (self._lsn,)
+        log = {"domain": "0", "uuid": self._server}.get(self.kind, "")
+        return (log, (self._number + 1,)) if log else ("", ())
+
+    @property
+    def newest_at(self) -> LogPosition:
+        """The position of the newest event in a binary log."""
+        return (self._file, self._pos - 1, 0) if self.has_truncations else ()
+
+    def time(self, clock: int) -> int:
+        return clock if self.kind in (LSN, "none") else clock // 1_000_000 * 1_000_000
+
+    def begin_again(self) -> None:
+        """Go on with smaller positions."""
+        self._lsn = self._random.randrange(0, max(1, self._lsn))
+        self._file, self._pos = 1, self._random.choice((4, 500))
+        self._number = self._spare = 0
+        self._server = self._random.choice("AB")
+
+    def transaction(
+        self,
+    ) -> tuple[str, str, LogPosition, LogPosition, Callable[[int], LogPosition]]:
+        """Return the id of the next transaction, its log, its begin and its end there, and the
+        position of each event by its sequence.
+        """
+        random = self._random
+        self._transactions += 1
+        if self.kind == LSN:
+            before, self._lsn = self._lsn, self._lsn + 10
+            name = str(7000 + self._transactions * 3 % 1000 + self._transactions)
+            return name, LSN, (before,), (self._lsn,), lambda sequence: (before + sequence,)
+        if self.kind == "none":
+            return (
+                f"x{self._transactions}",
+                "",
+                (),
+                (),
+                lambda sequence: (),
+            )
+        if random.random() < 0.1:
+            self._file, self._pos = self._file + 1, 4
+        file, pos = self._file, self._pos
+        self._pos += 20
+
+        def at(sequence: int) -> LogPosition:
+            return file, pos + sequence, 0
+
+        if self.kind == BINLOG:
+            return f"file=bin.{file},pos={pos}", BINLOG, (file, pos), (file, pos + 1), at
+        number = self._next_number()
+        if self.kind == "domain":
+            return f"0-1-{number}", "0", (number,), (number + 1,), at
+        return f"{self._server}:{number}", self._server, (number,), (number + 1,), at
+
+    def _next_number(self) -> int:
+        """The number of a GTID. A replica of MySQL may commit two in the other order."""
+        if self._spare:
+            number, self._spare = self._spare, 0
+            return number
+        if self.kind == "uuid" and not self._is_in_order and self._random.random() < 0.1:
+            self._spare, self._number = self._number + 1, self._number + 2
+        else:
+            self._number += 1
+        return self._number
+
+
+class Database:
+    """Tables with rows of two columns, and what Debezium reads from its log.
+
+    `parts` are what Debezium sends: the events of each log, and how many of the first ones are
+    those of a snapshot.
+    """
+
+    def __init__(
+        self,
+        random: Random,
+        kind: str = LSN,
+        topics: Mapping[str, str] | None = None,
+        *,
+        is_in_order: bool = False,
+        truncates: bool = True,
+    ) -> None:
+        self._truncates = truncates
+        self._random, self.log = random, SourceLog(random, kind, is_in_order=is_in_order)
+        self._topics = topics or {}
         self._tables: dict[str, dict[int, dict[str, bytes]]] = {table: {} for table in TABLES}
-        self._clock, self._lsn, self._value = START, 100, 0
+        self._clock, self._value = START, 0
         self.states: list[State] = []
-        self.emits: list[Emit] = []
+        self.parts: list[tuple[list[Emit], int]] = []
         for table in TABLES[:2]:
             for key in KEYS:
                 if random.random() < 0.7:
                     self._tables[table][key] = self._new_row()
         self._keep_state()
-        self._read("initial", TABLES[:2])
-        self.snapshot_size = len(self.emits)
+        self._begin(TABLES[:2])
+
+    def _begin(self, tables: tuple[str, ...]) -> None:
+        self.emits: list[Emit] = []
+        self._read("initial", tables)
+        self.parts.append((self.emits, len(self.emits)))
+
+    def begin_again(self, *, is_clock_back: bool = False) -> None:
+        """The log begins again at smaller positions, and Debezium reads all tables."""
+        self._clock += -5_000_000 if is_clock_back else 20_000_000
+        self.log.begin_again()
+        self._begin(TABLES)
+
+    def _topic(self, table: str) -> str:
+        return self._topics.get(table, f"t.{table}")
 
     def _new_row(self) -> dict[str, bytes]:
         self._value += 1
@@ -75,8 +198,14 @@ class Database:
 
     def _read(self, kind: str, tables: tuple[str, ...]) -> None:
         """Rows of a snapshot."""
-        after = (self._lsn,) if kind == "incremental" else ()
-        commit = Commit(time=self._clock, after=after, log_position=kind)
+        log, after = self.log.newest_end if kind == "incremental" else ("", ())
+        commit = Commit(
+            time=self._clock,
+            log=log,
+            after=after,
+            at=self.log.newest_at if kind == "incremental" else (),
+            log_position=kind,
+        )
         for table in tables:
             for key, row in self._tables[table].items():
                 event = Row(
@@ -87,7 +216,7 @@ class Database:
                     is_snapshot=True,
                     is_incremental=kind == "incremental",
                 )
-                self.emits.append(Emit(f"t.{table}", key, event, not event.is_incremental))
+                self.emits.append(Emit(self._topic(table), key, event, not event.is_incremental))
 
     def read_table(self) -> None:
         """An incremental snapshot of a part of a table."""
@@ -96,36 +225,58 @@ class Database:
     def transact(self) -> None:
         """A transaction, or one that only writes to the table of heartbeats."""
         random = self._random
-        self._clock += random.choice((0, 0, 1, 500, -300))
-        before, number = self._lsn, len(self.states)
-        identity, events = str(7000 + number * 3 % 1000 + number), list[Emit]()
-        counts = Counter[str]()
+        self._clock += random.choice((0, 0, 1, 500, -300, 300_000, 2_000_000))
+        if self.log.has_truncations and self._truncates and random.random() < 0.1:
+            self._truncate()
+            return
+        name, log, begin, end, at = self.log.transaction()
+        number, events = len(self.states), list[Emit]()
+        counts, time = Counter[str](), self.log.time(self._clock)
 
         def commit(table: str) -> Commit:
             counts[table] += 1
-            sequence = counts.total() + 2 * number % 3  # tables that are not read count, too
             return Commit(
-                time=self._clock,
-                transaction=identity,
-                sequence=sequence,
-                after=(before,),
-                log_position=str(before),
+                time=time,
+                transaction=name,
+                sequence=counts.total(),
+                log=log,
+                after=begin,
+                at=at(counts.total()),
+                log_position=str(begin),
             )
 
+        if 2 * number % 3 == 1:  # a table whose topic is not read counts, too
+            commit("other")
         for _ in range(random.choice((0, 1, 1, 2, 3, 5))):
             events += self._write(random.choice(TABLES), commit)
         if random.random() < 0.2:
             events.append(Emit(f"t.{BEAT}", 1, Skipped("HEARTBEAT", commit(BEAT), BEAT)))
         if random.random() < 0.1:
             events.append(Emit(f"t.{KEYLESS}", None, Skipped("NO_KEY", commit(KEYLESS), KEYLESS)))
-        self._lsn += 10
-        end = Commit(time=self._clock, transaction=identity, after=(self._lsn,))
-        events.append(Emit(ENDS, None, End(end, counts.total(), dict(counts))))
+        committed = Commit(time=time, transaction=name, log=log, after=end)
+        events.append(Emit(ENDS, None, End(committed, counts.total(), dict(counts))))
         self.emits += events
         self._keep_state()
 
+    def _truncate(self) -> None:
+        """A truncation of MySQL: it has a place in the log, and no end."""
+        table = self._random.choice(TABLES)
+        name, log, begin, _, at = self.log.transaction()
+        commit = Commit(
+            time=self.log.time(self._clock),
+            transaction=name if self.log.kind == "domain" else "",
+            sequence=int(self.log.kind == "domain"),
+            log=log,
+            after=begin,
+            at=at(0),
+            log_position=name,
+        )
+        self._tables[table].clear()
+        self.emits.append(Emit(self._topic(table), None, TruncatedTable(table, commit)))
+        self._keep_state()
+
     def _write(self, table: str, commit: Callable[[str], Commit]) -> Iterator[Emit]:
-        random, rows, topic = self._random, self._tables[table], f"t.{table}"
+        random, rows, topic = self._random, self._tables[table], self._topic(table)
         key, what = random.choice(KEYS), random.random()
 
         def emit(key: int, row: dict[str, bytes] | None, *, whole: bool = True) -> Emit:
@@ -140,7 +291,7 @@ class Database:
             )
             return Emit(topic, key, event)
 
-        if what < 0.08:
+        if what < 0.08 and not self.log.has_truncations:
             rows.clear()
             yield Emit(topic, None, TruncatedTable(table, commit(table)))
         elif key not in rows:
@@ -185,24 +336,41 @@ class Topics:
 
 
 class Debezium:
-    """Writes what a database did into topics, and dies at times."""
+    """Writes what a database did into topics, and dies at times.
 
-    def __init__(self, random: Random, partitions: int = 2, *, delay: int = 6) -> None:
-        self._random, self._delay = random, delay
-        self._partitions = dict.fromkeys((*TABLES, BEAT, KEYLESS), partitions)
+    `topics_of` has the topics of tables that are not named as their table. `is_old`: after a death
+    within a transaction, it sends the rest of it with sequences and a count that begin again.
+    """
+
+    def __init__(
+        self,
+        random: Random,
+        partitions: int = 2,
+        *,
+        delay: int = 6,
+        topics_of: Mapping[str, str] | None = None,
+        is_old: bool = False,
+    ) -> None:
+        self._random, self._delay, self._is_old = random, delay, is_old
+        named = {(topics_of or {}).get(table, f"t.{table}") for table in (*TABLES, BEAT, KEYLESS)}
+        self._partitions = dict.fromkeys(sorted(named), partitions)
         self.topics = Topics()
-        for table, number in self._partitions.items():
-            self.topics.created_at |= {(f"t.{table}", k): 0 for k in range(number)}
+        for topic, number in self._partitions.items():
+            self.topics.created_at |= {(topic, k): 0 for k in range(number)}
         self.topics.created_at[ENDS, 0] = 0
         self._time = START + 5_000
 
     def write(
         self, emits: list[Emit], *, deaths: int, added: int, snapshot_size: int = 0
     ) -> Topics:
-        """Write records. A death loses some that were written last, and goes back."""
+        """Write the records of one log. A death loses some that were written last, and goes back.
+        At the end, Kafka has all.
+        """
         random = self._random
-        die_at = sorted(random.randrange(1, len(emits)) for _ in range(deaths))
-        grow_at = {random.randrange(1, len(emits)) for _ in range(added)}
+        if not emits:
+            return self.topics
+        die_at = sorted(random.randrange(len(emits)) for _ in range(deaths))
+        grow_at = {random.randrange(len(emits)) for _ in range(added)}
         at = 0
         while die_at:
             upto = min(len(emits), max(at, die_at.pop(0)))
@@ -215,55 +383,111 @@ class Debezium:
                 if number >= acknowledged and random.random() < 0.3:
                     lost_from.setdefault(partition, number)
                 if partition not in lost_from:
-                    self._append(partition, emits[number].event)
-            # What was acknowledged may come again. An initial snapshot that has ended does not.
+                    self._append(partition, emits[number])
+            # What was acknowledged may come again, from any place. An initial snapshot that has
+            # ended does not.
             is_snapshot = upto <= snapshot_size
-            back = acknowledged - random.randrange(12)
+            back = acknowledged - random.choice((random.randrange(12), random.randrange(upto + 1)))
             at = 0 if is_snapshot else max(snapshot_size, back)
-            emits = [*emits[:at], *(e for e in emits[at:upto] if e.is_read_again), *emits[upto:]]
+            again = [e for e in emits[at:upto] if e.is_read_again]
+            if self._is_old:
+                again = _counted_again(again)
+            emits = [*emits[:at], *again, *emits[upto:]]
         for number in range(at, len(emits)):
-            self._append(self._partition_of(emits[number], number in grow_at), emits[number].event)
+            self._append(self._partition_of(emits[number], number in grow_at), emits[number])
         return self.topics
 
     def _partition_of(self, emit: Emit, grows: bool) -> TopicPartition:
         if grows:
-            table = self._random.choice(TABLES)
-            self.topics.created_at[f"t.{table}", self._partitions[table]] = self.topics.written
-            self._partitions[table] += 1
+            topic = self._random.choice(
+                [t for t in self._partitions if t[2:] not in (BEAT, KEYLESS)]
+            )
+            self.topics.created_at[topic, self._partitions[topic]] = self.topics.written
+            self._partitions[topic] += 1
         if emit.topic == ENDS:
             return ENDS, 0
-        number = self._partitions[emit.topic.removeprefix("t.")]
+        number = self._partitions[emit.topic]
         return emit.topic, self._random.randrange(number) if emit.key is None else (
             emit.key * 7 % number
         )
 
-    def _append(self, partition: TopicPartition, event: Event) -> None:
-        topics = self.topics
-        self._time += self._random.choice((0, 1, 40))
+    def _append(self, partition: TopicPartition, emit: Emit) -> None:
+        topics, event = self.topics, emit.event
+        self._time = max(self._time + self._random.choice((0, 1, 40)), event.commit.time)
         records = topics.records.setdefault(partition, [])
-        record = ForeignRecord(*partition, len(records), self._time, None, b"value")
-        records.append((record, event))
+        key = None if emit.key is None else b"%d" % emit.key
+        records.append((ForeignRecord(*partition, len(records), self._time, key, b"value"), event))
         topics.written += 1
         numbers = topics.visible_after.setdefault(partition, [])
-        # Kafka has a row of a snapshot before the end of a later transaction.
-        is_snapshot = isinstance(event, Row) and event.is_snapshot
-        shown = topics.written + (0 if is_snapshot else self._random.randrange(self._delay))
+        # Kafka has a row of a snapshot, and a truncation of MySQL, before the end of a later
+        # transaction.
+        is_early = isinstance(event, Row) and event.is_snapshot
+        is_early |= isinstance(event, TruncatedTable) and event.commit.log not in (LSN, "")
+        shown = topics.written + (0 if is_early else self._random.randrange(self._delay))
         numbers.append(max([shown, *numbers[-1:]]))
 
 
-def make(random: Random, steps: int, *, deaths: int = 0, added: int = 0) -> tuple[Database, Topics]:
-    """A database that ran for some steps, and its topics."""
-    database = Database(random)
-    for _ in range(steps):
-        if random.random() < 0.15:
-            database.read_table()
-        else:
-            database.transact()
-    debezium = Debezium(random)
-    topics = debezium.write(
-        database.emits, deaths=deaths, added=added, snapshot_size=database.snapshot_size
-    )
-    return database, topics
+def _counted_again(emits: list[Emit]) -> list[Emit]:
+    """The events from the middle of a transaction on, as an old Debezium sends them: the rest of
+    that transaction is counted from 1.
+    """
+    first = next((e.event.commit for e in emits if e.event.commit.transaction), Commit())
+    before, found = max(0, first.sequence - 1), list[Emit]()
+    for emit in emits:
+        event = emit.event
+        if before and event.commit.transaction == first.transaction:
+            if isinstance(event, End):
+                event = End(event.commit, event.count - before)
+            else:
+                commit = replace(event.commit, sequence=event.commit.sequence - before)
+                event = replace(event, commit=commit)
+        found.append(replace(emit, event=event))
+    return found
+
+
+def make(
+    random: Random,
+    steps: int,
+    *,
+    kind: str = LSN,
+    deaths: int = 0,
+    added: int = 0,
+    begins_again: tuple[bool, ...] = (),
+    topics_of: Mapping[str, str] | None = None,
+    is_old: bool = False,
+    change: Callable[[list[Emit]], list[Emit]] = list,
+    after_each: Callable[[Topics], None] = lambda topics: None,
+) -> tuple[Database, Topics]:
+    """A database that ran for some steps, and its topics.
+
+    Args:
+        random: Decides all.
+        steps: How many transactions and incremental snapshots there are in each log.
+        kind: The kind of its log.
+        deaths: How often Debezium dies in each log.
+        added: How many Kafka partitions are added in each log.
+        begins_again: The log begins again so often, with a clock that goes back or not. A
+            truncation of MySQL has no place if the clock goes back, so there is none then.
+        topics_of: The topics of tables that are not named as their table.
+        is_old: Debezium is older than 3.6.1.
+        change: Changes what Debezium sends.
+        after_each: Receives the topics when they have all of a log.
+    """
+    truncates = not any(begins_again)
+    database = Database(random, kind, topics_of, is_in_order=bool(added), truncates=truncates)
+    for number in range(len(begins_again) + 1):
+        if number:
+            database.begin_again(is_clock_back=begins_again[number - 1])
+        for _ in range(steps):
+            if random.random() < 0.15:
+                database.read_table()
+            else:
+                database.transact()
+    debezium = Debezium(random, topics_of=topics_of, is_old=is_old)
+    for emits, snapshot_size in database.parts:
+        debezium.write(change(emits), deaths=deaths, added=added, snapshot_size=snapshot_size)
+        after_each(debezium.topics)
+    return database, debezium.topics
 
 
 def poison(topics: Topics, random: Random, *, is_readable: bool) -> dict[tuple[str, int, int], Row]:

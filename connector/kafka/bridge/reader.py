@@ -49,6 +49,7 @@ class SourceReader:
     """Reads all topics of a source. Not thread-safe.
 
     - `topic_ids` has the id of each topic that was ever read. Topics that appear later are added.
+    - `existing` are the names of all topics that this user sees.
     - `positions` has the offset behind the last returned record of each Kafka partition.
     """
 
@@ -68,6 +69,7 @@ class SourceReader:
         """
         self._kafka, self._source = kafka, source
         self.topic_ids: dict[str, str] = dict(topic_ids)
+        self.existing: Collection[str] = ()
         self.positions: dict[TopicPartition, int] = {}
         self._starts, self._paused = dict(starts), frozenset[TopicPartition]()
         self._held: dict[TopicPartition, list[ForeignRecord]] = {}
@@ -146,7 +148,8 @@ class SourceReader:
         constructor does.
         """
         self._refreshed_at = time.monotonic()
-        names = topics_of(self._admin, self._kafka, self._source)
+        self.existing = existing_topics(self._admin, self._kafka)
+        names = topics_of(self._admin, self._kafka, self._source, self.existing)
         self._leave([partition for partition in self.positions if partition[0] not in names])
         added = list[TopicPartition]()
         for name, (topic_id, kafka_partitions) in described(
@@ -214,16 +217,26 @@ class SourceReader:
         return source_records_deleted(topic, kafka_partition, wanted, first, last)
 
 
-def topics_of(admin: AdminClient, kafka: KafkaConfig, source: SourceConfig) -> list[str]:
+def existing_topics(admin: AdminClient, kafka: KafkaConfig) -> Collection[str]:
+    """Return the names of all topics that this user sees. Raises `BrokerError`."""
+    try:
+        return frozenset(admin.list_topics(timeout=client.REACH_TIMEOUT_S).topics)
+    except KafkaException as error:
+        raise client.unreachable(kafka, error.args[0].str()) from error
+
+
+def topics_of(
+    admin: AdminClient,
+    kafka: KafkaConfig,
+    source: SourceConfig,
+    existing: Collection[str] | None = None,
+) -> list[str]:
     """Return the names of the topics of a source that exist. Raises `BrokerError`, also if this
     user has no right to one that the source names.
     """
-    try:
-        existing = admin.list_topics(timeout=client.REACH_TIMEOUT_S).topics
-    except KafkaException as error:
-        raise client.unreachable(kafka, error.args[0].str()) from error
+    existing = existing_topics(admin, kafka) if existing is None else existing
     # The list lacks topics to which this user has no right.
-    for name in filter(is_topic_name, {*source.topics, source.transactions} - existing.keys()):
+    for name in filter(is_topic_name, {*source.topics, source.transactions}.difference(existing)):
         try:
             described(admin, kafka, [name])
         except BrokerError as error:

@@ -30,7 +30,8 @@ from connector.records.model import MAX_RESUME_TOKEN_BYTES, Heartbeat, Rule
 from connector.records.rejection import Position, Reason
 from connector.reports.bridge_status import ADD_KEY, PROVIDE_TRANSACTIONS, text_of_waiting
 from connector.sources.by_partition import ByPartition
-from connector.sources.by_transaction import ByTransaction, reads_table
+from connector.sources.by_transaction import ByTransaction
+from connector.sources.captured import reads_table
 from connector.sources.changes import STREAM_PARTITION, Changes, headers, location_of
 from connector.sources.debezium import DebeziumDecoder
 from connector.sources.model import Poison, Row, Skipped, Waiting, lacks_transaction
@@ -122,7 +123,7 @@ class BridgeSession:
             on_truncate=source.on_truncate,
             on_missing_value=source.on_missing_value,
         )
-        self._sequencer = _sequencer_of(source, stream.limits.max_clock_skew_s, position)
+        self._sequencer = self._sequencer_of(source, stream.limits.max_clock_skew_s, position)
         topic_ids = {} if position is None else position.topic_ids
         self._reader = SourceReader(kafka, source, self._sequencer.starts, topic_ids)
         stack.callback(self._reader.close)
@@ -187,6 +188,15 @@ class BridgeSession:
         if skip:
             text = f"transaction {skip} was not skipped: it is not the one that waits for events"
             self._warn("TRANSACTION_NOT_SKIPPED", text)
+
+    def _sequencer_of(
+        self, source: SourceConfig, skew_s: int, position: SourcePosition | None
+    ) -> Sequencer:
+        if not source.transactions:
+            return ByPartition(position, max_clock_skew_s=skew_s)
+        exists = lambda topic: topic in self._reader.existing  # noqa: E731
+        reads = reads_table(source.transactions, source.topics, exists)
+        return ByTransaction(source.transactions, position, max_clock_skew_s=skew_s, reads=reads)
 
     def _warn_of_missing_topics(self, source: SourceConfig) -> None:
         topics_read = {topic for topic, _ in self._reader.partitions}
@@ -335,13 +345,6 @@ class BridgeSession:
         if any(positions.get(partition, end) < end for partition, end in ends.items()):
             return False
         return is_idle or all(starts.get(p, positions.get(p, e)) >= e for p, e in ends.items())
-
-
-def _sequencer_of(source: SourceConfig, skew_s: int, position: SourcePosition | None) -> Sequencer:
-    if not source.transactions:
-        return ByPartition(position, max_clock_skew_s=skew_s)
-    reads = reads_table(source.transactions, source.topics)
-    return ByTransaction(source.transactions, position, max_clock_skew_s=skew_s, reads=reads)
 
 
 def decoder_of(

@@ -45,7 +45,9 @@ COMMIT = Commit(
     time=TIME,
     transaction="571",
     sequence=1,
+    log="lsn",
     after=(LSN - 8,),
+    at=(LSN,),
     log_position="0/16E9060",
 )
 KEY = [number("id", 7)]
@@ -243,7 +245,7 @@ def test_the_transaction_topic(format_):
     end = decode(END)
     assert isinstance(end, End)
     assert end.commit == Commit(
-        time=TIME, transaction="571", after=(LSN + 40,), log_position="0/16E9088"
+        time=TIME, transaction="571", log="lsn", after=(LSN + 40,), log_position="0/16E9088"
     )
     assert end.count == 3
     assert list(end.counts.values()) == [2, 1]
@@ -368,17 +370,30 @@ def test_positions_in_the_binary_log_of_mysql():
     assert first.commit.after < end(157).commit.after <= second.commit.after < end(900).commit.after
 
 
-def test_gtids_are_transactions_without_positions():
-    """SRC-3: after a failover, the GTIDs of the new server have no order with those before."""
-    gtid = "3e11fa47-71ca-11e1-9e33-c80aa9429562:23"
+@pytest.mark.parametrize(
+    ("gtid", "log", "number"),
+    [
+        ("3e11fa47-71ca-11e1-9e33-c80aa9429562:23", "3e11fa47-71ca-11e1-9e33-c80aa9429562", 23),
+        ("3e11fa47-71ca-11e1-9e33-c80aa9429562:a:7", "3e11fa47-71ca-11e1-9e33-c80aa9429562:a", 7),
+        ("0-1-100", "0", 100),
+    ],
+)
+def test_gtids_are_numbered_by_server_or_domain(gtid, log, number):
+    """SRC-3: of MySQL, with a tag, and of MariaDB."""
     value = payload(
         "c", {"id": 7}, transaction={"id": gtid, "total_order": 1}, **{**MYSQL, "gtid": gtid}
     )
     record = ForeignRecord("dbz.shop.c", 0, 1, TIME, b'{"id":7}', to_json(value))
     event = Bench("json").decoder.decode(record)
     assert isinstance(event, Row)
-    assert (event.commit.transaction, event.commit.after) == (gtid, ())
-    assert event.commit.log_position == gtid
+    commit = event.commit
+    assert (commit.transaction, commit.log, commit.after) == (gtid, log, (number,))
+    assert (commit.at, commit.log_position) == ((3, 400, 0), gtid)
+    decoder = Bench("json", transactions="dbz.transaction").decoder
+    end = decoder.decode(
+        ForeignRecord("dbz.transaction", 0, 1, TIME, b"", to_json({**END, "id": gtid}))
+    )
+    assert (end.commit.log, end.commit.after) == (log, (number + 1,))
 
 
 def test_names_that_records_cannot_have():
@@ -406,7 +421,7 @@ def test_a_damaged_record_is_poison_in_its_transaction():
     event = Bench("json").decoder.decode(damaged)
     assert isinstance(event, Poison)
     assert event.rule == "UNREADABLE"
-    assert replace(event.commit, log_position="") == replace(COMMIT, log_position="")
+    assert event.commit == replace(COMMIT, at=(), log_position="")
 
 
 def test_no_text_of_a_row_is_taken_for_its_transaction():

@@ -1,0 +1,107 @@
+"""The memory of finished transactions: what proves that the source sends one again (SRC-2).
+
+Theory. The newest finished transactions are remembered one by one, with their ids and commit times.
+Of those that were forgotten, only the greatest commit time and the greatest position in each log
+are known. So a transaction
+
+- is finished if it is remembered: its id and its commit time are equal,
+- is not finished if it is not remembered, and its commit time or its position is greater than that
+  of every forgotten one,
+- is old otherwise. It is a forgotten one that is sent again, or one of a log that began again.
+
+Debezium sends a stretch of its log again, from any place to its newest transaction. So if a
+remembered transaction follows, the old ones before it are of the same log, and finished. If one
+follows that is not finished, they are not: the log began again, under clocks that go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from connector.sources.model import Commit, LogPosition
+
+RECENT: Final = 100
+"""How many finished transactions are remembered one by one."""
+
+
+class Remembered(NamedTuple):
+    """A finished transaction: its id, its commit time (ms, 0: unknown), and its end in its log."""
+
+    transaction: str
+    time: int
+    log: str
+    end: LogPosition
+
+
+class Past(Enum):
+    """Whether a transaction is finished."""
+
+    NOT_FINISHED = "not finished"
+    FINISHED = "finished"
+    OLD = "old"
+
+
+class Finished:
+    """The finished transactions of a source.
+
+    - `floors` and `floor_time` are the greatest positions by log, and the greatest commit time (ms),
+      of those that were forgotten.
+    """
+
+    def __init__(
+        self,
+        recent: Iterable[Remembered] = (),
+        floors: Mapping[str, LogPosition] | None = None,
+        floor_time: int = 0,
+        *,
+        most: int = RECENT,
+    ) -> None:
+        self._recent = {each.transaction: each for each in recent}
+        self._most = most
+        self.floors, self.floor_time = dict(floors or {}), floor_time
+
+    @property
+    def recent(self) -> tuple[Remembered, ...]:
+        """The remembered ones, the newest last."""
+        return tuple(self._recent.values())
+
+    def add(self, commit: Commit) -> None:
+        """Remember a transaction by the commit of its end."""
+        # A log that began again may use an id again.
+        self._forget(self._recent.pop(commit.transaction, None))
+        self._recent[commit.transaction] = Remembered(
+            commit.transaction, commit.time // 1000, commit.log, commit.after
+        )
+        if len(self._recent) > self._most:
+            self._forget(self._recent.pop(next(iter(self._recent))))
+
+    def _forget(self, old: Remembered | None) -> None:
+        if old is not None:
+            self.floor_time = max(self.floor_time, old.time)
+            self.floors[old.log] = max(self.floors.get(old.log, ()), old.end)
+
+    def of_end(self, commit: Commit) -> Past:
+        """Return whether the transaction of this end is finished."""
+        known = self._recent.get(commit.transaction)
+        if known is not None and known[2:] == (commit.log, commit.after):
+            if known.time in (0, commit.time // 1000):
+                return Past.FINISHED
+        floor = self.floors.get(commit.log, ())
+        is_new = self._is_new(commit) or (bool(commit.after) and commit.after > floor)
+        return Past.NOT_FINISHED if is_new else Past.OLD
+
+    def of_event(self, commit: Commit) -> Past:
+        """Return whether the transaction of this event is finished. The time of an event is not
+        after that of its end.
+        """
+        known = self._recent.get(commit.transaction)
+        if known is not None and (not known.time or commit.time // 1000 <= known.time):
+            return Past.FINISHED
+        floor = self.floors.get(commit.log, ())
+        is_new = self._is_new(commit) or (bool(commit.after) and commit.after >= floor)
+        return Past.NOT_FINISHED if is_new else Past.OLD
+
+    def _is_new(self, commit: Commit) -> bool:
+        return not self.floors or commit.time // 1000 > self.floor_time
