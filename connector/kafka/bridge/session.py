@@ -157,7 +157,8 @@ class BridgeSession:
         busy_at = time.monotonic()
         while not is_stopped():
             records = self._reader.poll(_POLL_S)
-            for record in records:
+            # The first table has a name that several want. In this order, it is always the same.
+            for record in sorted(records, key=lambda record: record.partition):
                 self._add(record)
             if read < total:
                 read = self._read_since(begin, ends)
