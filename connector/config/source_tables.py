@@ -8,9 +8,9 @@ the same cells.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from connector.config.parse import parse_tables
 from connector.config.settings import ConnectorConfig, StreamConfig
@@ -102,41 +102,43 @@ def _sections(stream: StreamConfig) -> Mapping[str, Mapping[str, object]]:
 
 
 def own_sections(stream: StreamConfig, table: FollowedTable) -> dict[str, Mapping[str, object]]:
-    """Return the sections of the configuration for a table of a source, by their names: those that
-    name it, and the one of its name that names none.
+    """Return the sections of the configuration for a table of a source, by the names of the tables
+    that it feeds: those that name it, and the one of its name, in any case, that names none.
     """
-    source = table.section["source"]
-    return {
-        name: own
-        for name, own in _sections(stream).items()
-        if own.get("source", source if name.lower() == table.name.lower() else None) == source
-    }
+    source, name = table.section["source"], table.name
+    own: dict[str, Mapping[str, object]] = {}
+    for given, section in _sections(stream).items():
+        if "source" not in section and given.lower() == name.lower():
+            own[name] = section
+        elif section.get("source") == source:
+            own[given] = section
+    return own
 
 
 def with_own_names(tables: Mapping[str, BySource]) -> dict[str, dict[str, FollowedTable]]:
     """Return tables by stream, with names that differ in more than case. Of several with one name,
     the first source of the first stream keeps it.
     """
-    made: dict[str, dict[str, FollowedTable]] = {}
-    taken = set[str]()
-    for stream in sorted(tables):
-        of_stream = made[stream] = dict(tables[stream])
+    made = {stream: dict(of_stream) for stream, of_stream in sorted(tables.items())}
+    taken = {table.name.lower() for of_stream in made.values() for table in of_stream.values()}
+    met = set[str]()
+    for of_stream in made.values():
         for source, table in sorted(of_stream.items()):
-            is_free = table.name.lower() not in taken
-            name = table.name if is_free else table_name(source, taken)
-            taken.add(name.lower())
-            of_stream[source] = replace(table, name=name)
+            if table.name.lower() in met:
+                of_stream[source] = replace(table, name=table_name(source, taken))
+                taken.add(of_stream[source].name.lower())
+            met.add(table.name.lower())
     return made
 
 
 def with_published(
-    config: ConnectorConfig, known: Mapping[str, BySource], published: Mapping[str, BySource]
+    config: ConnectorConfig, stored: Mapping[str, BySource], published: Mapping[str, BySource]
 ) -> dict[str, dict[str, FollowedTable]]:
-    """Return the known tables of sources, with what was published about them since, and with new
-    ones. A known table keeps its name. A new one has its published name if that is free: bridges
+    """Return the stored tables of sources, with what was published about them since, and with new
+    ones. A stored table keeps its name. A new one has its published name if that is free: bridges
     of several streams choose their names alone.
     """
-    made = {stream: dict(tables) for stream, tables in known.items()}
+    made = {stream: dict(tables) for stream, tables in stored.items()}
     taken = [table.name for tables in made.values() for table in tables.values()]
     for stream in sorted(published):
         of_stream = made.setdefault(stream, {})
@@ -164,9 +166,8 @@ def with_source_tables(
         for table in tables.get(stream.name, ()):
             name, section = table.name, table.section
             given = own_sections(stream, table)
-            if not given and name.lower() in _names_of_others(
-                config, stream.name, section["source"]
-            ):
+            others = _names_of_others(config, stream.name, section["source"])
+            if not given and name.lower() in others:
                 raise setting_invalid(
                     f"tables.{name}",
                     f"a table of the source of stream {stream.name}, {section['source']}",
@@ -177,7 +178,9 @@ def with_source_tables(
             # A source may feed several tables. Without a section, it feeds the one of its own name.
             for other, own in (given or {name: {}}).items():
                 merged[other] = _merged(stream.name, section, own)
-    return replace(config, tables={**config.tables, **parse_tables(merged, config.streams)})
+    names = {name.lower() for name in merged}
+    kept = {name: table for name, table in config.tables.items() if name.lower() not in names}
+    return replace(config, tables=kept | parse_tables(merged, config.streams))
 
 
 def _merged(
@@ -218,8 +221,10 @@ def _columns(section: Mapping[str, Any], given: Mapping[str, Any], family: objec
     return columns + [{"family": family, **column} for column in left]
 
 
-def _are_sections(given: object) -> bool:
-    return isinstance(given, list | tuple) and all(isinstance(one, Mapping) for one in given)
+def _are_sections(given: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    return isinstance(given, list | tuple) and all(
+        isinstance(section, Mapping) for section in given
+    )
 
 
 def _is_same_cell(column: Mapping[str, object], given: Mapping[str, object]) -> bool:

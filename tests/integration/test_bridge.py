@@ -335,6 +335,31 @@ def test_tables_of_one_poll_that_want_one_name_have_names_of_their_own(
     assert {table.source: table.name for table in in_force} == expected
 
 
+def test_tables_of_two_sources_with_one_name_have_names_of_their_own(
+    source: ForeignTopics, config: ConnectorConfig, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """SRC-5: the bridges choose alone. A table that the pipeline knows keeps its name, and another
+    one gets another name, with a warning.
+    """
+    file = tmp_path / "connector.toml"
+    text = file.read_text()
+    other = text[text.index("[streams.shop]") :].replace("streams.shop", "streams.crm")
+    shop_topic = config.streams["shop"].topic
+    file.write_text(text + other.replace(shop_topic, new_topic(kafka_partitions=2).topic))
+    bare = load_config(file, {}, source_tables=False)
+    source.commit(("a", 1, {"n": "1"}))
+    events: list[Event] = []
+    with closing(SourceTables(bare, events.append)) as tables:
+        for stream in ("shop", "crm"):
+            run_bridge(bare, stream, once=True)
+            until(tables.store_new)
+    in_force = load_config(file, {}).tables.values()
+    names = {(table.stream, table.source): table.name for table in in_force}
+    assert names == {("shop", "public.a"): "a", ("crm", "public.a"): "public_a"}
+    (warning,) = [event for event in events if event.code == "SOURCE_TABLE_NAME"]
+    assert warning.text == "another table is a: the table of public.a is public_a"
+
+
 def test_a_table_whose_rows_have_no_key_is_named_once(
     source: ForeignTopics, config: ConnectorConfig
 ) -> None:

@@ -17,7 +17,12 @@ from hypothesis import strategies as st
 from connector.config import source_tables as naming
 from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig
-from connector.config.source_tables import FollowedTable, with_published, with_source_tables
+from connector.config.source_tables import (
+    FollowedTable,
+    with_own_names,
+    with_published,
+    with_source_tables,
+)
 from connector.kafka.bridge import tables as bridge_tables
 from connector.sources import columns as naming_of_columns
 from connector.sources.columns import FAMILY, Shown, SourceTable, column_name, merged, table_name
@@ -197,6 +202,15 @@ def test_names_of_bridges_in_a_warehouse(
     a name in the warehouse, and keeps it.
     """
     names_of_a_warehouse(sections, steps)
+
+
+def test_one_name_of_two_tables_moves_no_third_table() -> None:
+    """SRC-5: as an older version has stored them."""
+    section = merged(None, "s", [ID], []).table.section()
+    names = {"a.t": "t", "b.t": "T", "c.x": "b_t"}
+    stored = {source: FollowedTable(name, section) for source, name in names.items()}
+    made = with_own_names({"shop": stored})["shop"]
+    assert {source: table.name for source, table in made.items()} == {**names, "b.t": "b_t_3"}
 
 
 def test_a_name_depends_on_no_order_within_one_publication() -> None:

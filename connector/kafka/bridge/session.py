@@ -157,7 +157,7 @@ class BridgeSession:
         busy_at = time.monotonic()
         while not is_stopped():
             records = self._reader.poll(_POLL_S)
-            # The first table has a name that several want. In this order, it is always the same.
+            # Of several tables that want one name, the first has it: in any order of arrival.
             for record in sorted(records, key=lambda record: record.partition):
                 self._add(record)
             if read < total:
