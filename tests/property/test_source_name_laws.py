@@ -159,6 +159,22 @@ def test_names_of_one_bridge(sections: dict[str, Any], steps: list[Step]) -> Non
     names_of_a_bridge(sections, steps)
 
 
+def test_a_bridge_begins_where_two_tables_were_published_with_one_name() -> None:
+    """SRC-5: as an older version did, or a bridge that had lost its stream and did not know it."""
+    config, topic = config_of({}), TablesTopic(left=1)
+    for source, name in (("a.t", "T"), ("b.t", "t")):
+        section = merged(None, source, [ID], []).table.section()
+        topic.values[source] = FollowedTable(name, section)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bridge_tables, "source_tables", topic.read)
+        patch.setattr(bridge_tables, "publish_source_tables", topic.publish)
+        bridge = bridge_tables.BridgeTables(config, config.streams["shop"], lambda *_: None)
+        bridge.of_decoder.meet("c.t", [ID], [])
+        bridge.publish_news()
+    names = {source: definition.name for source, definition in bridge.definitions.items()}
+    assert names == {"a.t": "T", "b.t": "b_t", "c.t": "c_t"}
+
+
 Published = tuple[str, str, str]
 """A table of a source as a bridge publishes it: the stream, the source, and the name."""
 
