@@ -3,8 +3,8 @@ started by the first test that needs it.
 
 - `CONNECTOR_TEST_BOOTSTRAP_SERVERS` is set: an existing cluster. Topics get unique names and are
   deleted at the end.
-- A Docker engine answers: a container (testcontainers).
-- Otherwise: a local process from the locked jars.
+- `LOWMARK_TEST_BROKER` is `container`: a container (testcontainers) of the machine's Docker engine.
+- It is `local`, or not set: a local process from the locked jars.
 
 A suite uses it with `from tests.broker import admin, broker, kafka, new_topic` in its conftest.py.
 """
@@ -15,10 +15,11 @@ import os
 import shutil
 import tempfile
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -26,13 +27,17 @@ from connector.config.settings import KafkaConfig
 from connector.jars import JarStore
 from connector.kafka import client, topics
 from connector.kafka.local.broker import LocalBroker
-from connector.kafka.local.folder import SERVER_SETTINGS
+from connector.kafka.local.folder import CLUSTER_ID, HOST, SERVER_SETTINGS, free_port
 from tests import machine
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
+    from testcontainers.core.container import DockerContainer
 
 BOOTSTRAP_VARIABLE = "CONNECTOR_TEST_BOOTSTRAP_SERVERS"
+KIND_VARIABLE = "LOWMARK_TEST_BROKER"
+IMAGE = "apache/kafka:4.3.1"
+START_TIMEOUT_S = 120
 NewTopic = Callable[..., topics.TopicFacts]
 
 _running: dict[str, Broker] = {}
@@ -110,18 +115,52 @@ def new_topic(kafka: KafkaConfig, admin: AdminClient) -> Iterator[NewTopic]:
 def _find_or_start(config: pytest.Config) -> Broker:
     if servers := os.environ.get(BOOTSTRAP_VARIABLE):
         return Broker(servers, "existing")
-    if not machine.why_no_docker():
-        from testcontainers.kafka import KafkaContainer
-
-        container = KafkaContainer("apache/kafka:4.3.1").with_kraft()
-        for name, value in SERVER_SETTINGS.items():
-            if name.startswith(("offsets.", "transaction.", "share.", "auto.", "group.")):
-                container.with_env(f"KAFKA_{name.upper().replace('.', '_')}", value)
-        container.start()
-        config.add_cleanup(container.stop)
-        return Broker(container.get_bootstrap_server(), "container")
+    kind = os.environ.get(KIND_VARIABLE, "local")
+    if kind == "container":
+        if why := machine.why_no_docker():
+            raise pytest.UsageError(f"{KIND_VARIABLE} is container: {why}")
+        return in_container(config.add_cleanup)
+    if kind != "local":
+        raise pytest.UsageError(f"{KIND_VARIABLE} is {kind!r}. Allowed: container, local")
     folder = Path(tempfile.mkdtemp(prefix="lowmark-test-broker-"))
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     local = LocalBroker.start(folder, jar_store())
     config.add_cleanup(local.stop)
     return Broker(local.bootstrap_servers, "local")
+
+
+def in_container(add_cleanup: Callable[[Callable[[], None]], None]) -> Broker:
+    """Start a broker in a container, and return when it has started (INS-3). `add_cleanup` takes
+    what removes it. No warning of the library is an error.
+    """
+    port = free_port()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        container = _container(port, free_port(port))
+        add_cleanup(container.stop)
+        container.start()
+    return Broker(f"{HOST}:{port}", "container")
+
+
+def _container(port: int, controller_port: int) -> DockerContainer:
+    """A container with the settings of the local broker. It listens on the port that the machine
+    publishes, because a client goes on at the address that a broker names.
+    """
+    # Here, because the import takes half a second.
+    from testcontainers.core.container import DockerContainer
+    from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
+    settings = SERVER_SETTINGS | {
+        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+        "listeners": f"PLAINTEXT://:{port},CONTROLLER://{HOST}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "log.dirs": "/var/lib/kafka/data",
+    }
+    # The image turns KAFKA_NUM_PARTITIONS into num.partitions.
+    named = {f"KAFKA_{n.upper().replace('.', '_')}": value for n, value in settings.items()}
+    has_started = LogMessageWaitStrategy("Kafka Server started")
+    has_started.with_startup_timeout(START_TIMEOUT_S)
+    container = DockerContainer(IMAGE, env={"CLUSTER_ID": CLUSTER_ID, **named})
+    # A broker without a login is published on loopback only.
+    cast("dict[str, Any]", container.ports)[str(port)] = (HOST, port)
+    return container.waiting_for(has_started)

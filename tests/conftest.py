@@ -82,8 +82,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
         if item.get_closest_marker("java") and (lack := machine.why_no_java()):
             item.add_marker(pytest.mark.skip(reason=lack))
-        if item.get_closest_marker("docker") and (lack := machine.why_no_docker()):
-            item.add_marker(pytest.mark.skip(reason=lack))
     # The longest first, so that a divided run does not end with one of them alone.
     order = {suite: place for place, suite in enumerate(SUITES_ON_THE_JVM)}
     items.sort(key=lambda item: order.get(_suite(item), len(order)))

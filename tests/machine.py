@@ -94,7 +94,7 @@ def why_no_debezium(store: JarStore) -> str:
 
 @cache
 def why_no_docker() -> str:
-    """Why tests with containers cannot run here, or "" if they can."""
+    """Why the broker of the tests cannot be a container here, or "" if it can."""
     if shutil.which("docker") is None:
         return "no Docker engine answers (no `docker` on the path)"
     try:
@@ -120,8 +120,6 @@ def report() -> list[str]:
         lacks.append(f"the real schema registry: {why}")
     if why := why_no_postgres():
         lacks.append(f"a database and Debezium: {why}")
-    if why := why_no_docker():
-        lacks.append(f"the broker in a container (testcontainers): {why}")
     return lacks
 
 

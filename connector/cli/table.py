@@ -283,8 +283,10 @@ def define(ctx: click.Context, given: str, key: tuple[str, ...], stream: str | N
     for each in defined:
         if not each.key:
             raise click.UsageError(f"{each.source}: name its key columns with --key")
-        out(toml_of(each, of_stream.name, names))
-        names.append(table_name(each.source, names).lower())
+        here = of_stream.name, each.source
+        others = [n.lower() for n, t in config.tables.items() if (t.stream, t.source) != here]
+        out(toml_of(each, of_stream.name, names + others))
+        names.append(table_name(each.source, names + others).lower())
     err(f"{counted(len(defined), 'table')}; add to connector.toml what you want to keep")
 
 

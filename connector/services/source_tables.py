@@ -9,7 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from connector import warehouse as paths
-from connector.config.source_tables import FollowedTable, with_source_tables
+from connector.config.source_tables import (
+    FollowedTable,
+    with_own_names,
+    with_published,
+    with_source_tables,
+)
 from connector.events import OnEvent, warning
 from connector.services.warehouses import warehouse_of
 
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
     from connector.errors import ConnectorError
     from connector.kafka.tables import SourceTablesWatch
+
+_Tables = dict[str, dict[str, FollowedTable]]
+"""Tables of sources by stream, and by their names at the source."""
 
 
 def follows_sources(config: ConnectorConfig) -> bool:
@@ -37,10 +45,7 @@ def followed(config: ConnectorConfig) -> ConnectorConfig:
 
 def followed_tables(config: ConnectorConfig) -> dict[str, list[FollowedTable]]:
     """The tables of sources by stream, as the warehouse has them. Raises `TableError`."""
-    return {
-        stream: [FollowedTable.from_value(value) for value in tables.values()]
-        for stream, tables in _read(config).items()
-    }
+    return {stream: list(tables.values()) for stream, tables in _read(config).items()}
 
 
 class SourceTables:
@@ -70,18 +75,28 @@ class SourceTables:
         if not any(published.values()):
             return False
         before = _read(self._config)
-        after = before | {
-            name: before.get(name, {}) | {s: t.to_value().decode() for s, t in tables.items()}
-            for name, tables in published.items()
-        }
+        after = with_published(self._config, before, published)
         if after == before:
             return False
+        self._warn_of_names(before, after, published)
         path = _path(self._config)
+        stored = {
+            stream: {source: table.to_value().decode() for source, table in tables.items()}
+            for stream, tables in after.items()
+        }
         try:
-            write_at(path, json.dumps(after))
+            write_at(path, json.dumps(stored))
         except OSError as error:
             raise table_error(path, "written", error) from error
         return True
+
+    def _warn_of_names(self, before: _Tables, after: _Tables, published: _Tables) -> None:
+        for stream, tables in published.items():
+            for source, table in tables.items():
+                name = after[stream][source].name
+                if source not in before.get(stream, {}) and name != table.name:
+                    text = f"another table is {table.name}: the table of {source} is {name}"
+                    self._on_event(warning("SOURCE_TABLE_NAME", text, stream=stream))
 
     def _warn(self, stream: str, error: ConnectorError) -> None:
         self._on_event(warning(error.code, str(error), stream=stream))
@@ -95,8 +110,7 @@ def _path(config: ConnectorConfig) -> str:
     return paths.source_tables(warehouse_of(config))
 
 
-def _read(config: ConnectorConfig) -> dict[str, dict[str, str]]:
-    """The values of the records, by stream and table of the source."""
+def _read(config: ConnectorConfig) -> _Tables:
     from connector.lake.checks import table_error
     from connector.lake.stores import reader_of
 
@@ -104,6 +118,11 @@ def _read(config: ConnectorConfig) -> dict[str, dict[str, str]]:
     folder, _, name = path.rpartition("/")
     try:
         stored: dict[str, dict[str, str]] = json.loads(reader_of(folder)(name) or b"{}")
-        return stored
+        return with_own_names(
+            {
+                stream: {s: FollowedTable.from_value(value) for s, value in tables.items()}
+                for stream, tables in stored.items()
+            }
+        )
     except (OSError, ValueError) as error:
         raise table_error(path, "read", error) from error

@@ -213,7 +213,7 @@ def column_name(field: str, taken: Iterable[str] = (), suffix: str = "") -> str:
         name = re.sub(r"[^A-Za-z0-9_]", "_", field)[:_MAX_NAME]
         if not name[:1].isalpha():
             name = f"c{name}" if name[:1] == "_" else f"c_{name}"
-    numbered = (f"{name}_{number}{suffix}" for number in count(2))
+    numbered = (f"{name[:_MAX_NAME]}_{number}{suffix}" for number in count(2))
     return _first_free(chain([f"{name}{suffix}"], numbered), taken)
 
 
@@ -246,9 +246,15 @@ _MAX_SOURCE: Final = 119
 
 def table_name(source: str, taken: Iterable[str] = ()) -> str:
     """Return the name of our table for a table of the source: `customers` for `public.customers`,
-    or `public_customers` if that is taken. `taken` has names in lower case.
+    `public_customers` if that is taken, and then `public_customers_3`. `taken` has names in lower
+    case.
     """
     whole = re.sub(r"[^-_a-zA-Z0-9]", "_", source).strip("-_") or "t"
     last = re.sub(r"[^-_a-zA-Z0-9]", "_", source.rpartition(".")[2]).strip("-_") or whole
-    numbered = (f"{whole}_{number}" for number in count(2 if last == whole else 3))
-    return _first_free(chain((last, whole), numbered), taken)[:128]
+    stem = whole[:_MAX_STEM].rstrip("-_")
+    numbered = (f"{stem}_{number}" for number in count(2 if last == whole else 3))
+    return _first_free(chain((last, whole), numbered), taken)
+
+
+_MAX_STEM: Final = 112
+"""A name of 128 characters has room for a number behind so many."""

@@ -164,8 +164,8 @@ class RowReader:
         declared = self.tables.declared.get(table)
         for column in () if declared is None else declared.columns:
             if column.type is DataType.BYTES:
-                for name in (column.name, column.qualifier.decode("utf-8", "replace")):
-                    targets[name] = Target(name, of_base64)
+                field_name = column.qualifier.decode("utf-8", "replace")
+                targets[field_name] = Target(field_name, of_base64)
         for field, shown in fields:
             of_field = made.column(field.name, shown.type)
             cell = field.name if of_field is None else of_field.cell

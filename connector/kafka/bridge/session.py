@@ -158,7 +158,8 @@ class BridgeSession:
         busy_at = time.monotonic()
         while not is_stopped():
             records = self._reader.poll(_POLL_S)
-            for record in records:
+            # Of several tables that want one name, the first has it: in any order of arrival.
+            for record in sorted(records, key=lambda record: record.partition):
                 self._add(record)
             if read < total:
                 read = self._read_since(begin, ends)

@@ -6,9 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from connector.config.source_tables import FollowedTable, with_source_tables
+from connector.config.source_tables import (
+    FollowedTable,
+    new_name,
+    own_sections,
+    with_own_names,
+    with_source_tables,
+)
 from connector.kafka.tables import publish_source_tables, source_tables
-from connector.sources.columns import Merged, SourceTable, table_name
+from connector.sources.columns import Merged, SourceTable
 from connector.sources.tables import KnownTables
 
 if TYPE_CHECKING:
@@ -32,9 +38,11 @@ class BridgeTables:
         assert stream.source is not None
         self._config, self._stream, self._source = config, stream, stream.source
         self._warn = warn
-        self._published = source_tables(
+        published = source_tables(
             config.kafka, stream.topic, lambda error: warn(error.code, str(error))
         )
+        self._published = with_own_names({stream.name: published})[stream.name]
+        self._names = {source: table.name for source, table in self._published.items()}
         self.of_decoder = KnownTables(
             (SourceTable.from_section(table.section) for table in self._published.values()),
             config.tables_of(stream.name).values(),
@@ -75,26 +83,22 @@ class BridgeTables:
         return FollowedTable(self._name(news.table.source), section, tuple(dict.fromkeys(fields)))
 
     def _name(self, source: str) -> str:
-        before = self._published.get(source)
-        return table_name(source, self._taken(source)) if before is None else before.name
+        """The name of a table of ours. That of a new table is chosen when it is met, because a
+        section of the user may say how its rows are read.
+        """
+        if source not in self._names:
+            taken = self._names.values()
+            self._names[source] = new_name(self._config, self._stream.name, source, taken)
+        return self._names[source]
 
     def _overridden(self, table: SourceTable) -> TableDefinition | None:
         """The definition of a table that a section of the user overrides, also before the table is
         published.
         """
-        source, name = table.source, self._name(table.source)
-        sections = self._source.sections.items()
-        if not any(own.get("source", source if n == name else "") == source for n, own in sections):
+        followed = FollowedTable(self._name(table.source), table.section())
+        if not own_sections(self._stream, followed):
             return None
-        return self._definitions({source: FollowedTable(name, table.section())}).get(source)
-
-    def _taken(self, source: str) -> set[str]:
-        """The names that a new table of the source cannot have, in lower case."""
-        taken = {table.name for table in self._published.values()}
-        taken |= {name for name, t in self._config.tables.items() if t.stream != self._stream.name}
-        sections = self._source.sections.items()
-        taken |= {name for name, own in sections if own.get("source", source) != source}
-        return {name.lower() for name in taken}
+        return self._definitions({table.source: followed}).get(table.source)
 
     def _definitions(self, followed: dict[str, FollowedTable]) -> dict[str, TableDefinition]:
         name = self._stream.name

@@ -194,6 +194,28 @@ def test_two_tables_of_one_name_are_an_error_with_a_remedy() -> None:
     assert 'source = "public.customers"' in raised.value.remedy
 
 
+@pytest.mark.parametrize("own", [{}, {"key": CUSTOMERS["key"]}])
+def test_a_section_for_another_table_does_not_take_a_name(own: dict[str, Any]) -> None:
+    """SRC-5, never in silence: the table with this name would be another one. The remedy is for
+    the table without a section.
+    """
+    section = {"stream": "shop", "source": "crm.customers", **own}
+    with pytest.raises(ConfigError, match=r"tables\.customers is .* public\.customers") as raised:
+        followed({"Customers": section})
+    assert raised.value.remedy.startswith("Add a section [tables.OTHER]")
+    other = {"stream": "shop", "source": "public.customers"}
+    assert "OTHER" in followed({"Customers": section, "OTHER": other}).tables
+
+
+@pytest.mark.parametrize("own", [{}, {"key": CUSTOMERS["key"]}])
+def test_a_section_in_another_case_is_that_of_the_table(own: dict[str, Any]) -> None:
+    """SRC-5: names are compared without case, and a table keeps its name."""
+    config = followed({"CUSTOMERS": {"stream": "shop", "max_staleness": "1m", **own}})
+    (table,) = config.tables.values()
+    assert (table.name, table.source) == ("customers", "public.customers")
+    assert table.max_staleness_s == 60
+
+
 def test_a_followed_table_is_its_record_again() -> None:
     """SRC-5."""
     table = FollowedTable("customers", CUSTOMERS, ("note",))

@@ -44,6 +44,17 @@ def test_a_configuration_has_the_tables_that_the_warehouse_knows(file: Path) -> 
     assert load_config(file, {}, source_tables=False).tables == {}
 
 
+def test_tables_that_were_stored_with_one_name_have_names_of_their_own(file: Path) -> None:
+    """SRC-5: no error stops the other tables."""
+    other = {**SECTION, "source": "crm.customers"}
+    store(file.parent, FollowedTable("customers", SECTION), FollowedTable("Customers", other))
+    tables = load_config(file, {}).tables.values()
+    assert {table.source: table.name for table in tables} == {
+        "crm.customers": "Customers",
+        "public.customers": "public_customers",
+    }
+
+
 def test_a_stored_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path = f"{tmp_path}/a/b.json"
     write_at(path, "first")

@@ -559,6 +559,17 @@ def test_base64_is_read_where_the_table_has_bytes():
     assert row.cells == {"photo": b"\xff\x00", "name": photo.encode()}
 
 
+def test_a_field_with_the_name_of_a_renamed_column_is_no_base64():
+    """SRC-3, SRC-5, nothing_invented: the cell says which field a column shows, not the name."""
+    column = Column("photo", "f", b"picture", DataType.BYTES)
+    tables = KnownTables(declared=[replace(declared(), columns=(column,))])
+    key, text = (base64.b64encode(given).decode() for given in (b"7", b"\xff"))
+    row = of_json(
+        json.dumps({"id": key, "photo": text, "picture": text}), tables, json.dumps({"id": key})
+    )
+    assert row.cells == {"photo": text.encode(), "picture": b"\xff"}
+
+
 def test_tables_that_are_not_declared_are_left_out_if_the_settings_say_so():
     """SRC-5."""
     writer = Writer("json", KEY, FIELDS)

@@ -167,3 +167,16 @@ def test_writer_and_definer_agree() -> None:
     line = {"key": json.loads(record.key), "value": json.loads(record.value)}
     (table,) = tables_of([json.dumps(line)])
     assert {column.name: str(column.type) for column in table.columns} == TYPES
+
+
+def test_the_command_prints_no_name_that_another_table_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SRC-5: the printed section would be refused, or replace the other one."""
+    monkeypatch.chdir(tmp_path)
+    config = 'warehouse = "w"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[streams.shop]\n'
+    Path("connector.toml").write_text(f'{config}[tables.Table]\nstream = "shop"\n')
+    Path("rows.txt").write_text('{"id":7}')
+    assert cli.invoke(["table", "define", "--from", "rows.txt", "--key", "id"]) == 0
+    (name,) = tomllib.loads(capsys.readouterr().out)["tables"]
+    assert name == "table_2"
