@@ -324,6 +324,7 @@ class _Run:
                 partial(_publish, self.config, self.on_event, set()),
             ),
             last_clean_up=history.last_clean_up,
+            failed_maintenance=history.failed_maintenance,
             forget_cuts=history.forget_cuts,
             on_batch=self.metrics.on_batch,
             on_table=self.metrics.on_table,

@@ -81,6 +81,7 @@ class JobLog:
     paces: Callable[[], Mapping[str, int]] = dict
     definitions: DefinitionPorts = field(default_factory=DefinitionPorts)
     last_clean_up: Callable[[str, str], int | None] = lambda table, stream: None
+    failed_maintenance: Callable[[str, str], Iterable[JobKind]] = lambda table, stream: ()
     forget_cuts: Callable[[str, Mapping[str, int], CutRecord | None], None] = (
         lambda stream, oldest, but: None
     )
