@@ -377,7 +377,9 @@ class Applies:
         table, definition = self._tables[name], self._config.tables[name]
         ports, changelog = self._ports[definition.stream], self._changelogs[definition.stream]
         of_stream = self._config.streams[definition.stream]
-        rules = LetterRules(partial(_discarded, ports), of_stream.rejects_too_many)
+        rules = LetterRules(
+            *(partial(_discarded, ports), of_stream.rejects_too_many, ports.published_letters)
+        )
         started_at, before = ports.now(), table.table_state()
         job = Job(
             JobKind.APPLY,

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from connector.clock import now_us
 from connector.records import codec
 from connector.records.model import ChildPartition, ChildPartitions, DataChange, Heartbeat
-from connector.state.erased_keys import ErasedKeys, EraseKey, erased_by, key_hash
+from connector.state.erased_keys import ErasedKeys, key_hash
 from tests.spark import test_erase
 from tests.spark.streams import ARRIVAL, HEADERS, STREAM, Stream, account, definition, shown
 from tests.spark.test_erase import HASH, KEY, SECRET, contents, erase, files_with
@@ -138,7 +138,7 @@ def test_an_erased_value_does_not_come_back_from_kafka(refused: Tried, way: str)
     assert not came_back(refused, way)
 
 
-def test_what_is_refused_is_accounted_for(refused: Tried) -> None:
+def test_each_refused_record_is_logged(refused: Tried) -> None:
     """OPR-2, nothing_lost: each offset is logged, a refused record is no dead letter and is not
     counted as one, and other rows are as before.
     """
@@ -219,15 +219,6 @@ def test_an_older_version_cannot_be_restored(spark: SparkSession, tmp_path: Path
         with pytest.raises(Exception, match=r"(?i)cannot (restore|time travel)|not available"):
             spark.sql(f"RESTORE delta.`{path}` TO VERSION AS OF {before}")
     assert files_with(tmp_path) == []
-
-
-def test_an_erasure_holds_for_ever() -> None:
-    """OPR-2: the newest of several erasures of a row counts, and all source tables are known."""
-    records = [
-        EraseKey(n, "s", source, hashed, to, "", 0, "")
-        for n, (source, hashed, to) in enumerate((("t", "a", 5), ("u", "b", 7), ("t", "a", 3)))
-    ]
-    assert erased_by(SECRET, records) == ErasedKeys(SECRET, {"a": 5, "b": 7}, frozenset("tu"))
 
 
 HELD_ELSEWHERE: dict[str, Callable[..., None]] = {

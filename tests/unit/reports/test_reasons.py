@@ -316,7 +316,7 @@ def test_each_reason_ends_with_its_cause(code: str) -> None:
     assert WHAT_IS_OVER[code]() == []
 
 
-def test_what_is_not_over_stays_a_reason() -> None:
+def test_a_reason_stays_until_its_cause_is_gone() -> None:
     """Without this, a reason that never appears would pass the test above."""
     assert [reason.code for reason in of_table(last_job=FAILED, as_of=FAILED.ended_at)] == [
         "JOB_FAILED"

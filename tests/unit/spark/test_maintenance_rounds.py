@@ -213,7 +213,7 @@ def test_a_failure_of_maintenance_ends_with_the_next_attempt_that_does_not_fail(
     assert [kept.reason(kind) for kind in MAINTENANCE] == ["", ""]
 
 
-def test_the_law_notices_a_conflict_that_is_told_as_a_failure() -> None:
+def test_the_law_notices_a_conflict_that_counts_as_a_failure() -> None:
     """The jobs of a compaction that met an apply, and found nothing to do after that."""
     failed = Job(JobKind.COMPACTION, "t", 0, 1, error="another process wrote")
     for outcome, before in (("meets an apply", ""), ("nothing to do", failed.error)):
