@@ -374,8 +374,8 @@ class TableFigures:
 class ProcessFigures:
     """The process: whether the pipeline runs, the codes of warnings and errors, and what jobs did.
 
-    `errors` has the time of the last error by code. `failing` has, for each stream and
-    table, of which one is empty, the kinds of maintenance whose last job failed.
+    `errors` has the time of the last error by code. `failing` has, for each stream and table,
+    of which one is empty, the kinds of maintenance whose last job failed.
     """
 
     is_running: bool = False

@@ -378,7 +378,7 @@ class Applies:
         ports, changelog = self._ports[definition.stream], self._changelogs[definition.stream]
         of_stream = self._config.streams[definition.stream]
         rules = LetterRules(
-            *(partial(_discarded, ports), of_stream.rejects_too_many, ports.published_letters)
+            *(partial(_discarded, ports), of_stream.rejects_too_many, partial(_published, ports))
         )
         started_at, before = ports.now(), table.table_state()
         job = Job(
@@ -550,3 +550,13 @@ def _discarded(ports: IngestPorts) -> frozenset[str]:
         return ports.discarded()
     except (BrokerError, TopicError):
         return frozenset()
+
+
+def _published(ports: IngestPorts, table: str, above: int) -> Mapping[str, str] | None:
+    """The dead letters of a table, as `LetterRules.published`. None, too, while the ledger cannot
+    be read: then each new letter counts as one more.
+    """
+    try:
+        return ports.published_letters(table, above)
+    except (BrokerError, TopicError):
+        return None
