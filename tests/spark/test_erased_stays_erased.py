@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.clock import now_us
+from connector.lake.audit import open_logged
 from connector.records import codec
 from connector.records.model import ChildPartition, ChildPartitions, DataChange, Heartbeat
 from connector.state.erased_keys import ErasedKeys, key_hash
@@ -146,6 +147,10 @@ def test_each_refused_record_is_logged(refused: Tried) -> None:
     assert [letter.key for letter in stream.letters] == [b"other"]
     assert sum(stream.changelog().progress().rejected.values()) == 1
     assert stream.logged_offsets() == sorted(stream.topic.offsets())
+    logged = open_logged(str(stream.folder), "s")
+    assert logged is not None
+    runs = [run for step in logged.steps() for of_one in step.values() for run in of_one]
+    assert sum(run.stop - run.start for run in runs) == len(stream.topic.offsets())
     assert {key: row["name"] for key, row in shown(stream.table()).items()} == {"other": "kept"}
     assert not any(KEY.encode() in content for content in refused.found)
     rebuilt(stream)
