@@ -160,6 +160,9 @@ class Totals:
     """The number of closed dead letters, by topic id and table. The table of a rejected record is
     "", that of a covered letter `covered_by(table, rebuild)`.
 
+    `published` is the number of all dead letters, by topic id and table, when the last writer
+    began. Every closed one is one of them. Empty: an older version wrote the totals.
+
     No dead letter that first failed before `open_since` (µs) is open or parked. It is `None` if not
     all were checked. `sent` has the end offsets of the replays of all earlier transactions.
     """
@@ -167,6 +170,7 @@ class Totals:
     closed: Mapping[tuple[str, str], int]
     open_since: int | None = None
     sent: Sent = NONE_SENT
+    published: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 class Outgoing(NamedTuple):
@@ -224,13 +228,16 @@ NO_EXTERNAL: Final = ExternalDeadLetters()
 
 
 class Ledger:
-    """The histories of the dead letters of one topic. `open_since`, `sent`: as in `Totals`."""
+    """The histories of the dead letters of one topic. `open_since`, `sent`, `published`: as in
+    `Totals`.
+    """
 
     def __init__(self) -> None:
         self._histories: dict[str, tuple[LedgerEntry, ...]] = {}
         self._closed: Counter[tuple[str, str]] = Counter()
         self.open_since: int | None = None
         self.sent = NONE_SENT
+        self.published: Mapping[tuple[str, str], int] = {}
 
     def history(self, letter_id: str) -> tuple[LedgerEntry, ...]:
         """Return the history of a dead letter, oldest entry first. Empty: no actions."""
@@ -248,9 +255,31 @@ class Ledger:
         for letter_id, history in (histories or {}).items():
             closed.subtract(_families(letter_id, self.history(letter_id)))
             closed.update(_families(letter_id, history))
-        return Totals(
-            {family: count for family, count in closed.items() if count}, self.open_since, self.sent
-        )
+        closed_now = {family: count for family, count in closed.items() if count}
+        return Totals(closed_now, self.open_since, self.sent, self.published)
+
+    def count_published(self, letter_ids: Iterable[str]) -> None:
+        """Count all dead letters: these, which the topic has, and those with a history that it no
+        longer has. Call it before an action.
+        """
+        ids = {*letter_ids, *self._histories}
+        self.published = Counter(family for letter_id in ids if (family := _family(letter_id))[1])
+
+    def published_of(self, topic_id: str, table: str, letter_ids: Iterable[str]) -> dict[str, str]:
+        """Return the published dead letters of a table, as `count_published` counts them. By id:
+        the rebuild that has covered it; empty: none has.
+        """
+        ids = {*letter_ids, *self._histories}
+        return {
+            letter_id: self._covered_by(letter_id)
+            for letter_id in ids
+            if _family(letter_id) == (topic_id, table)
+        }
+
+    def _covered_by(self, letter_id: str) -> str:
+        history = self.history(letter_id)
+        is_covered = bool(history) and history[-1].action is Action.COVERED
+        return history[-1].selection if is_covered else ""
 
     def with_entry(self, letter_id: str, entry: LedgerEntry) -> tuple[LedgerEntry, ...]:
         """Return the history of a dead letter with one more entry. Changes nothing."""
@@ -314,11 +343,16 @@ def _families(letter_id: str, history: tuple[LedgerEntry, ...]) -> tuple[tuple[s
     """Return the key in `Totals.closed` that counts a letter. Empty: it is not closed."""
     if not history or _STATES[history[-1].action] in OPEN_STATES:
         return ()
-    parts = _is_letter_id(letter_id)
-    topic_id, table = (parts[1], parts[2] or "") if parts else ("", "")
+    topic_id, table = _family(letter_id)
     if history[-1].action is Action.COVERED:
         table = covered_by(table, history[-1].selection)
     return ((topic_id, table),)
+
+
+def _family(letter_id: str) -> tuple[str, str]:
+    """Return the topic id and the table of a letter, which is "" for a rejected record."""
+    parts = _is_letter_id(letter_id)
+    return (parts[1], parts[2] or "") if parts else ("", "")
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
@@ -359,26 +393,36 @@ class _Totals(Struct):
     closed: list[tuple[str, str, _Number]]
     open_since: int | None
     sent: _Sent | UnsetType = UNSET
+    published: list[tuple[str, str, _Number]] | UnsetType = UNSET
 
 
 def totals_to_json(totals: Totals) -> bytes:
     """Convert the totals to the value of their ledger record."""
-    closed = [[*family, count] for family, count in totals.closed.items()]
+    closed, published = (
+        [[*family, count] for family, count in counts.items()]
+        for counts in (totals.closed, totals.published)
+    )
     sent = {"topic_id": totals.sent.topic_id, "end_offsets": to_stored(totals.sent.ends)}
-    return _to_json({"closed": closed, "open_since": totals.open_since, "sent": sent}).encode()
+    stored = {"closed": closed, "open_since": totals.open_since, "sent": sent}
+    return _to_json(stored | ({"published": published} if published else {})).encode()
 
 
 def totals_from_json(value: bytes) -> Totals:
     """The inverse of `totals_to_json`. Raises ValueError for values that it does not write."""
     try:
         stored = from_text(_Totals, value.decode())
-        closed = {(topic_id, table): count for topic_id, table, count in stored.closed}
-        if len(closed) < len(stored.closed):
-            raise ValueError("closed is not a list that names each table once")
+        closed, published = _by_family(stored.closed), _by_family(stored.published or [])
         sent = Sent(stored.sent.topic_id, stored.sent.end_offsets) if stored.sent else NONE_SENT
-        return Totals(closed, stored.open_since and _time(stored.open_since), sent)
+        return Totals(closed, stored.open_since and _time(stored.open_since), sent, published)
     except (ValueError, RecursionError) as error:
         raise ValueError(truncate_utf8(f"the totals of a ledger are wrong: {error}")) from error
+
+
+def _by_family(counts: list[tuple[str, str, int]]) -> dict[tuple[str, str], int]:
+    by_family = {(topic_id, table): count for topic_id, table, count in counts}
+    if len(by_family) < len(counts):
+        raise ValueError("a list of counts does not name each table once")
+    return by_family
 
 
 def history_to_json(history: tuple[LedgerEntry, ...]) -> bytes:

@@ -92,7 +92,7 @@ def files_changed(path: str) -> WriterConflictError:
     return WriterConflictError(
         "TABLE_CHANGED",
         f"The files of {path} changed during a compaction",
-        "Another process wrote to the Delta table",
+        "An apply, or another process, wrote to the Delta table",
         "Do nothing: this compaction has changed nothing, and it will be repeated",
         path=path,
     )

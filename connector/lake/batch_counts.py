@@ -227,8 +227,11 @@ def _count_staged(read: Read, rows: BatchRows, counts: RowCounts) -> None:
 
 
 def _count_rejected(read: Read, _: BatchRows, counts: RowCounts) -> None:
+    import pyarrow.compute as pc
+
     table = read(["reason", "rule", "ingest_time"])
     _count_time(table, counts)
+    table = table.filter(pc.is_valid(table["reason"]))  # the others are of erased rows
     by_both = table.group_by(["reason", "rule"], use_threads=False)
     for group in by_both.aggregate([([], "count_all")]).to_pylist():
         name = "/".join(filter(None, (group["reason"], group["rule"])))

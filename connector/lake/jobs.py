@@ -104,6 +104,13 @@ class History:
                 newest[kind] = self._job(row)
         return newest
 
+    def failed_maintenance(self, table: str, stream: str) -> list[JobKind]:
+        """The kinds of maintenance of `table`, or if empty, of the changelog, whose newest job
+        failed.
+        """
+        newest = self.newest(table=table, stream=stream)
+        return [kind for kind, job in newest.items() if job.error]
+
     def last_clean_up(self, table: str, stream: str) -> int | None:
         """When the last successful clean-up of `table`, or if empty, of the changelog began."""
         owner = _owner_condition(table, stream)

@@ -374,8 +374,8 @@ class TableFigures:
 class ProcessFigures:
     """The process: whether the pipeline runs, the codes of warnings and errors, and what jobs did.
 
-    `errors` has the time of the last error by code. `failing` has whether the last maintenance of a
-    stream and table, of which one is empty, failed.
+    `errors` has the time of the last error by code. `failing` has, for each stream and table,
+    of which one is empty, the kinds of maintenance whose last job failed.
     """
 
     is_running: bool = False
@@ -384,7 +384,7 @@ class ProcessFigures:
     jobs: Mapping[JobKind, Histogram] = field(default_factory=dict)
     failed: Mapping[JobKind, int] = field(default_factory=dict)
     cpu_us: Mapping[JobKind, int] = field(default_factory=dict)
-    failing: Mapping[tuple[str, str], bool] = field(default_factory=dict)
+    failing: Mapping[tuple[str, str], frozenset[JobKind]] = field(default_factory=dict)
     usage: Mapping[Series, float] = field(default_factory=dict)
 
     def with_warning(self, code: str) -> ProcessFigures:
@@ -401,7 +401,8 @@ class ProcessFigures:
         jobs[job.kind] = jobs.get(job.kind, NO_DURATIONS).with_value(job.duration_s)
         failed[job.kind] = failed.get(job.kind, 0) + bool(job.error)
         if job.kind in MAINTENANCE:
-            failing[job.stream, job.table] = bool(job.error)
+            others = failing.get((job.stream, job.table), frozenset()) - {job.kind}
+            failing[job.stream, job.table] = others | ({job.kind} if job.error else set())
         cpu_us = {**self.cpu_us, job.kind: self.cpu_us.get(job.kind, 0) + job.cpu_us}
         return replace(self, jobs=jobs, failed=failed, failing=failing, cpu_us=cpu_us)
 
@@ -418,8 +419,8 @@ class ProcessFigures:
             yield Sample(JOBS, self.jobs.get(kind, NO_DURATIONS), (kind.value,))
             yield Sample(JOB_CPU, self.cpu_us.get(kind, 0) / 1_000_000, (kind.value,))
             yield Sample(FAILED_JOBS, self.failed.get(kind, 0), (kind.value,))
-        for owner, is_failing in self.failing.items():
-            yield Sample(MAINTENANCE_FAILING, int(is_failing), owner)
+        for owner, kinds in self.failing.items():
+            yield Sample(MAINTENANCE_FAILING, int(bool(kinds)), owner)
 
 
 def _age(since: int, now: int) -> float:

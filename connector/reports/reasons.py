@@ -14,6 +14,7 @@ from connector.reports.source_status import recent_two_producers
 from connector.reports.stream_status import StreamStatus
 from connector.reports.table_status import TableStatus
 from connector.state.jobs import failed_maintenance
+from connector.state.process import Failure
 from connector.state.stream_progress import NORMAL_US
 from connector.text import counted, duration, summarize_names
 
@@ -76,7 +77,12 @@ def reasons_of(
         errors: By path, why a stream or table cannot be read.
         reload_refused: Why the pipeline did not take its newest configuration.
     """
-    stopped = {name: why for it in pipelines.values() for name, why in it.stopped.items()}
+    stopped = {
+        name: why
+        for pipeline in pipelines.values()
+        for name, why in pipeline.stopped.items()
+        if not _is_repaired(pipeline, why, tables.get(name))
+    }
     unnamed = {
         path: error for path, error in errors.items() if path.removeprefix("tables.") not in stopped
     }
@@ -114,6 +120,14 @@ def _of_pipelines(pipelines: Mapping[str, PipelineStatus]) -> Iterator[Reason]:
     for (code, text), names in by_code.items():
         kind = "stream" if len(names) == 1 else "streams"
         yield Reason(code, f"{kind} {summarize_names(names)}", text, {"stream": names[0]})
+
+
+def _is_repaired(pipeline: PipelineStatus, why: Failure, table: TableStatus | None) -> bool:
+    """Return whether a table can be applied again, though the pipeline that stopped it has ended:
+    it was rebuilt since.
+    """
+    job = None if pipeline.is_running or table is None else table.last_job
+    return job is not None and not job.error and job.ended_at > why.at
 
 
 def _waits_long(process: PipelineStatus) -> str:
@@ -194,7 +208,9 @@ def _of_bridge(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         yield "BRIDGE_DOWN", why
     if bridge.lacking:
         yield "BRIDGE_WAITS", bridge.waiting
-    if bridge.process is not None and (text := _waits_long(bridge.process)):
+    process = bridge.process
+    # A record that a killed bridge has left does not change any more.
+    if process is not None and process.is_running is not False and (text := _waits_long(process)):
         yield "BRIDGE_WAITS", text
 
 
@@ -211,8 +227,8 @@ def _of_table(table: TableStatus) -> Iterator[tuple[str, str]]:
     if table.blocked_rows:
         rows = counted(table.blocked_rows, "row waits", "rows wait")
         yield "ROWS_BLOCKED", f"{rows} for dead letters"
-    if table.last_job is not None and table.last_job.error:
-        yield "JOB_FAILED", table.last_job.error
+    if table.failed_job is not None:
+        yield "JOB_FAILED", table.failed_job.error
     for text in failed_maintenance(table.maintenance):
         yield "MAINTENANCE_FAILED", text
 

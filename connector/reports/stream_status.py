@@ -285,7 +285,7 @@ def open_letters(
         problem: Why the ledger could not be read. Empty: Kafka did not answer. None: it could.
         under_way: Whether replays are not ingested yet.
     """
-    closed = {} if totals is None else totals.closed
+    closed, published = ({}, {}) if totals is None else (totals.closed, totals.published)
     since = first if totals is None or totals.open_since is None else totals.open_since
 
     def letters(count: int) -> OpenLetters:
@@ -303,7 +303,11 @@ def open_letters(
             min(count, closed.get((topic_id, covered_by(name, rebuild)), 0))
             for rebuild, count in state.covered_by.items()
         )
-        return max(0, state.letters - closed.get((topic_id, name), 0) - sum(covered))
+        if not state.letters:
+            return 0
+        # A version that was restored does not know the letters that others have published.
+        letters = max(state.letters, published.get((topic_id, name), 0))
+        return max(0, letters - closed.get((topic_id, name), 0) - sum(covered))
 
     of_tables = {name: open_of(name, state) for name, state in tables.items()}
     return letters(open_rejected + sum(of_tables.values())), {

@@ -99,6 +99,16 @@ class TableStatus(Viewed):
         return None if self.as_of is None else (self.now - self.as_of) / 1_000_000
 
     @property
+    def failed_job(self) -> Job | None:
+        """The last apply or rebuild, if it failed. None, too: the table has had all that arrived in
+        Kafka since then. An apply that finds nothing to do is no job.
+        """
+        job = self.last_job
+        if job is None or not job.error or (self.as_of or 0) > job.ended_at:
+            return None
+        return job
+
+    @property
     def is_complete(self) -> Shown[bool]:
         """Whether it is a consistent cut, no dead letter that may belong to it is open or being
         replayed, and no release is withheld. False if the table was not made from this changelog.
@@ -156,8 +166,8 @@ class TableStatus(Viewed):
                 f"an apply runs every {self.apply_every_s:g} s, which is more than max_staleness:"
                 " reads between two applies merge"
             )
-        if self.last_job is not None and self.last_job.error:
-            yield f"the last job failed: {self.last_job.error}"
+        if self.failed_job is not None:
+            yield f"the last job failed: {self.failed_job.error}"
 
     def _completeness_hints(self) -> Iterator[str]:
         if self.is_waiting and self.lagging_partition is not None:

@@ -415,12 +415,15 @@ class DeadLetters:
             MAX_WRITES,
             LedgerWriter,
             in_transactions,
+            letter_ids,
         )
 
         at_most = MAX_WRITES if limit is None else min(MAX_WRITES, limit.at_once)
         stopped, remaining, done = stop or threading.Event(), Remaining(), 0
         with LedgerWriter(self._config.kafka, self.topic, group=self.group) as writer:
             started_at = now_us()
+            if self.group is None:
+                writer.ledger.count_published(letter_ids(self._config.kafka, self.topic))
             for batch in in_transactions(writes(writer.ledger, remaining), at_most):
                 if stopped.wait(limit.wait_s(time.monotonic(), len(batch)) if limit else 0):
                     return done

@@ -78,8 +78,8 @@ def erase(
     of them, and close its dead letters.
 
     Stop the pipeline first. Cuts and versions from before cannot be read any more. Ingest then
-    refuses changes of the row up to `erased_to`, until the horizon; later ones are applied. If the
-    process dies, call it again. For example:
+    refuses changes of the row up to `erased_to`, for ever; later ones are applied. If the process
+    dies, call it again. For example:
     `erase(config, "orders", b"order-7", why="ticket 12")`.
 
     Args:

@@ -126,6 +126,7 @@ class Reloads:
         self._sources = sources
         self._running = file.config
         self._before: ConnectorConfig | None = None
+        self._not_compared: ConnectorConfig | None = None
         self._warehouse = warehouse_of(file.config)
         _store(self._warehouse, None)
 
@@ -143,11 +144,12 @@ class Reloads:
     def next_config(self) -> ConnectorConfig | None:
         """Return a new configuration that the pipeline can take. None: nothing is new.
 
-        A configuration that it cannot take is a warning, and `status` shows it. Raises `TableError`
-        if the overrides cannot be read.
+        A configuration that it cannot take is a warning, and `status` shows it. If a table cannot
+        be read, each call compares it again. Raises `TableError` if the overrides cannot be read.
         """
+        before, self._not_compared = self._not_compared, None
         try:
-            new = self._file.changed()
+            new = self._file.changed() or before
         except ConfigError as error:
             self._refuse([error])
             return None
@@ -156,7 +158,9 @@ class Reloads:
         try:
             existing = self._existing(new)
         except TableError as error:
-            self._refuse([error])
+            if new is not before:
+                self._refuse([error])
+            self._not_compared = new
             return None
         if faults := reload_faults(self._running, new, existing, self._overrides.columns()):
             self._refuse(faults)

@@ -324,6 +324,7 @@ class _Run:
                 partial(_publish, self.config, self.on_event, set()),
             ),
             last_clean_up=history.last_clean_up,
+            failed_maintenance=history.failed_maintenance,
             forget_cuts=history.forget_cuts,
             on_batch=self.metrics.on_batch,
             on_table=self.metrics.on_table,
@@ -456,7 +457,7 @@ def ports_of(
     """Kafka, the registry and the clock of one stream, checked before anything starts (REC-2)."""
     from connector.kafka import topics
     from connector.kafka.client import records_between
-    from connector.kafka.dead_letters.ledger_topic import read_ledger
+    from connector.kafka.dead_letters.ledger_topic import published_letters, read_ledger
     from connector.kafka.dead_letters.topic import external_dead_letters
     from connector.kafka.probe_offsets import first_arrivals, open_transactions
     from connector.lake.batch_counts import count_rows
@@ -485,6 +486,7 @@ def ports_of(
         accepted_losses=lambda after: overrides.requests(AcceptLoss, name, above=after),
         first_arrivals=lambda offsets: first_arrivals(kafka, describe(), offsets),
         discarded=lambda: read_ledger(kafka, topic).ids(LetterState.DISCARDED),
+        published_letters=partial(published_letters, kafka, topic),
         external_dead_letters=lambda counts, published: external_dead_letters(
             kafka, topic, counts, published
         ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -118,7 +119,7 @@ def _close_covered(
     from connector.spark.apply.rebuild import covered_letters
     from connector.spark.cluster import watching
 
-    if not rebuilt.before.letters:
+    if not rebuilt.table_state.letters:
         return 0
     state, stream = rebuilt.table_state, config.tables[table].stream
     service = DeadLetters(config, stream, by="rebuild", on_event=on_event)
@@ -238,7 +239,7 @@ def _rebuild(
     cores: str | None,
     memory: str | None,
 ) -> tuple[Rebuilt, Changelog]:
-    from connector.kafka.dead_letters.ledger_topic import read_ledger
+    from connector.kafka.dead_letters.ledger_topic import published_letters, read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher
     from connector.lake.overrides import Overrides
     from connector.spark.apply.base import copy_base
@@ -274,7 +275,10 @@ def _rebuild(
             *(session, folder, definition, changelog, cut),
             publish=publisher.publish,
             on_step=step,
-            rules=LetterRules(discarded, stream.rejects_too_many),
+            rules=LetterRules(
+                *(discarded, stream.rejects_too_many),
+                published=partial(published_letters, config.kafka, stream.topic),
+            ),
         )
 
     follow_cores(session)

@@ -81,6 +81,7 @@ class JobLog:
     paces: Callable[[], Mapping[str, int]] = dict
     definitions: DefinitionPorts = field(default_factory=DefinitionPorts)
     last_clean_up: Callable[[str, str], int | None] = lambda table, stream: None
+    failed_maintenance: Callable[[str, str], Iterable[JobKind]] = lambda table, stream: ()
     forget_cuts: Callable[[str, Mapping[str, int], CutRecord | None], None] = (
         lambda stream, oldest, but: None
     )
@@ -376,7 +377,9 @@ class Applies:
         table, definition = self._tables[name], self._config.tables[name]
         ports, changelog = self._ports[definition.stream], self._changelogs[definition.stream]
         of_stream = self._config.streams[definition.stream]
-        rules = LetterRules(partial(_discarded, ports), of_stream.rejects_too_many)
+        rules = LetterRules(
+            *(partial(_discarded, ports), of_stream.rejects_too_many, partial(_published, ports))
+        )
         started_at, before = ports.now(), table.table_state()
         job = Job(
             JobKind.APPLY,
@@ -547,3 +550,13 @@ def _discarded(ports: IngestPorts) -> frozenset[str]:
         return ports.discarded()
     except (BrokerError, TopicError):
         return frozenset()
+
+
+def _published(ports: IngestPorts, table: str, above: int) -> Mapping[str, str] | None:
+    """The dead letters of a table, as `LetterRules.published`. None, too, while the ledger cannot
+    be read: then each new letter counts as one more.
+    """
+    try:
+        return ports.published_letters(table, above)
+    except (BrokerError, TopicError):
+        return None

@@ -242,6 +242,7 @@ class Pipeline:
             maintained,
             retention_s=retention_s,
             last_clean=partial(self._job_log.last_clean_up, job.table, job.stream),
+            last_failed=partial(self._job_log.failed_maintenance, job.table, job.stream),
             add_job=self._applies.add_job,
             on_event=self._on_event,
             is_late=self._is_late,

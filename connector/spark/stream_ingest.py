@@ -21,6 +21,7 @@ from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
 from connector.config.storage import is_local, look_every_s
 from connector.errors import BrokerError, ConnectorError, TopicError
+from connector.errors.tables import files_changed
 from connector.events import Event, OnEvent, info, reached
 from connector.records.views import view_of_time
 from connector.spark.cluster import Losses, Pool, follow_cores, in_pool, repeated
@@ -205,14 +206,15 @@ class StreamIngest:
     def compact(self) -> Work | None:
         """Merge small files of the changelog (TBL-15). None: it is not worth it.
 
-        The new files are written while batches run. They are committed between two batches.
+        The new files are written while batches run. They are committed between two batches. Raises
+        `WriterConflictError` if the pipeline stops meanwhile: the next one does it.
         """
         rewritten = self.changelog.rewrite()
         if rewritten is None:
             return None
         with self._in_flight:
             if self._stopping:
-                return None
+                raise files_changed(self.changelog.path)
             self.changelog.commit_rewritten(rewritten)
         return rewritten.work
 

@@ -33,26 +33,23 @@ class EraseKey:
 
 @dataclass(frozen=True, slots=True)
 class ErasedKeys:
-    """The erased rows of a stream: by hash, the commit timestamp up to which changes are refused.
-    `secret` is the key of the hashes.
+    """The erased rows of a stream: by hash, the commit timestamp up to which changes are refused,
+    for ever. `secret` is the key of the hashes, and `sources` are the source tables of the rows.
     """
 
     secret: bytes = b""
     erased_to: Mapping[str, int] = field(default_factory=dict)
-
-    def in_force(self, horizon: int | None) -> ErasedKeys:
-        """Return those that refuse more than the horizon does."""
-        wanted = {name: to for name, to in self.erased_to.items() if to >= (horizon or 0)}
-        return ErasedKeys(self.secret, wanted)
+    sources: frozenset[str] = frozenset()
 
 
 def erased_by(secret: bytes, records: Iterable[EraseKey]) -> ErasedKeys:
     """Return the erased rows of the records of one stream."""
-    erased_to: dict[str, int] = {}
+    erased_to, sources = dict[str, int](), set[str]()
     for record in records:
         before = erased_to.get(record.key_hash, 0)
         erased_to[record.key_hash] = max(before, record.erased_to)
-    return ErasedKeys(secret, erased_to)
+        sources.add(record.source)
+    return ErasedKeys(secret, erased_to, frozenset(sources))
 
 
 def unfinished(records: Iterable[EraseKey]) -> tuple[str, ...]:

@@ -26,7 +26,8 @@ REST_AT_MOST_US: Final = 10 * MINUTE_US
 TOO_MANY: Final = 400
 """After a compaction that took some time, the next one of the same thing waits for so many times of
 it. So compactions take less than a tenth of the time. The wait is limited, and so many new files
-end it: from 500 files on, Delta does not list them beside each commit.
+end it: from 500 files on, Delta does not list them beside each commit. Maintenance that failed is
+repeated after the longest wait.
 """
 LATE_PACES: Final = 3
 """Applies are late if a batch waits for longer than so many paces of a table. If they are in time,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,9 @@ class TableState:
     merged                  the number of changes that were ever merged
     misfits                 by column: the number of values of merged changes that it could not
                             hold, and that stayed in `_unmapped` (EVO-11)
-    letters                 the number of changes that became dead letters of this table (TBL-9)
+    letters                 the number of changes that became dead letters of this table (TBL-9),
+                            also in versions that a restore or a rebuild replaced, as far as this
+                            version knows
     dead_letters_since      when the first of them did; None: there are no such changes
     highest_applied         the greatest commit timestamp that was ever merged
     apply_watermark         the table has every change with a smaller commit timestamp; None:
@@ -150,13 +152,36 @@ class TableState:
             )
             raise changelog_replaced(table, self.to_batch, state)
 
-    def replacing(self, before: TableState, new_letters: int) -> TableState:
+    def letters_after(
+        self, new: int, ids: Collection[str], published: Collection[str] | None
+    ) -> int:
+        """Return `letters` after an apply that published `new` letters, which have these `ids`.
+
+        `published` are the ids of all letters of the table, if the ledger counts more than this
+        state: then they are counted as a set, because some may have been published before. None:
+        each is one more.
+        """
+        return self.letters + new if published is None else len({*published, *ids})
+
+    def replacing(
+        self,
+        before: TableState,
+        new_letters: int,
+        rejected: Collection[str] = (),
+        published: Mapping[str, str] | None = None,
+    ) -> TableState:
         """Return the state of a rebuilt table, with what stays from the table that it replaces.
 
-        Published dead letters stay counted; the rebuild published `new_letters` more. The rows are
-        not older, if no more changes wait than before.
+        Published dead letters stay counted; the rebuild published `new_letters` more. With
+        `published`, as `Ledger.published_of` returns it, they are counted as a set with the ids of
+        all letters that the rebuild has `rejected`. If one of these was covered before, the rebuild
+        covers all others again. The rows are not older, if no more changes wait than before.
         """
-        letters = max(self.letters, before.letters + new_letters)
+        letters, earlier = max(self.letters, before.letters + new_letters), before.covered_by
+        if published is not None:
+            letters = len({*published, *rejected})
+            if any(published.get(letter_id) in earlier for letter_id in rejected):
+                earlier = {}
         covered = {self.rebuild: letters - self.letters} if letters > self.letters else {}
         as_of = (
             self.as_of,
@@ -165,7 +190,7 @@ class TableState:
         return replace(
             self,
             letters=letters,
-            covered_by={**before.covered_by, **covered},
+            covered_by={**earlier, **covered},
             dead_letters_since=min(
                 filter(None, (self.dead_letters_since, before.dead_letters_since)), default=None
             ),

@@ -133,6 +133,7 @@ class Applying:
         job_log = JobLog(
             *(jobs.add_job, jobs.add_cut, jobs.newest_cut),
             last_clean_up=jobs.last_clean_up,
+            failed_maintenance=jobs.failed_maintenance,
             forget_cuts=jobs.forget_cuts,
         )
         ports = {"s": ports_of(self.config, stream, life)}

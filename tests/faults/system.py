@@ -384,6 +384,7 @@ class System:
             add_cut,
             jobs.newest_cut,
             last_clean_up=jobs.last_clean_up,
+            failed_maintenance=jobs.failed_maintenance,
             forget_cuts=jobs.forget_cuts,
         )
         return Pipeline(

@@ -148,6 +148,29 @@ def test_the_totals_are_the_count_of_what_is_kept(
     assert sum(len(ledger.ids(state)) for state in LetterState) == len(histories)
 
 
+@given(KEPT, st.lists(st.sampled_from(list(FAMILIES))))
+def test_the_published_letters_are_counted_as_a_set(
+    kept: list[tuple[str, tuple[LedgerEntry, ...]]], in_topic: list[str]
+) -> None:
+    """RUN-6: a letter that the topic has twice, or no longer has, counts once. No table has more
+    closed letters than published ones.
+    """
+    ledger = Ledger()
+    for letter_id, history in kept:
+        ledger.set_history(letter_id, history)
+    ledger.count_published(in_topic)
+    all_ids = {*dict(kept), *in_topic}
+    assert ledger.totals().published == Counter(
+        FAMILIES[letter_id] for letter_id in all_ids if FAMILIES[letter_id][1]
+    )
+    of_table = ledger.published_of("T", "eu", in_topic)
+    assert of_table.keys() == {it for it in all_ids if FAMILIES[it] == ("T", "eu")}
+    for letter_id, rebuild in of_table.items():
+        history = ledger.history(letter_id)
+        is_covered = bool(history) and history[-1].action is Action.COVERED
+        assert rebuild == ("r" if is_covered else "")
+
+
 NOTE = RepairNote(("reframe=3",), "aa", "bb")
 HISTORY = json.loads(
     history_to_json(
@@ -158,7 +181,9 @@ HISTORY = json.loads(
     )
 )
 TOTALS = json.loads(
-    totals_to_json(Totals({("T", ""): 2, ("T", "eu"): 1}, 7, Sent("T", {0: 5, 3: 9})))
+    totals_to_json(
+        Totals({("T", ""): 2, ("T", "eu"): 1}, 7, Sent("T", {0: 5, 3: 9}), {("T", "eu"): 4})
+    )
 )
 SCALARS = (
     st.none()

@@ -70,6 +70,7 @@ class Live:
         job_log = JobLog(
             *(history.add_job, history.add_cut, history.newest_cut),
             last_clean_up=history.last_clean_up,
+            failed_maintenance=history.failed_maintenance,
             forget_cuts=history.forget_cuts,
         )
         return Pipeline(

@@ -465,6 +465,7 @@ def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
         kept.add_cut,
         kept.newest_cut,
         last_clean_up=kept.last_clean_up,
+        failed_maintenance=kept.failed_maintenance,
         forget_cuts=kept.forget_cuts,
     )
     return Pipeline(stream.spark, config, {"s": ports}, job_log, merge_every_other)

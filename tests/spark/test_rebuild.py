@@ -5,7 +5,7 @@ or the old ones until it is whole.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -13,11 +13,12 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
+from connector.dead_letters.ledger import Ledger
 from connector.errors import TableError, WriterConflictError
 from connector.records.model import DeleteCells, Heartbeat, SetCell, Truncate
 from connector.records.rejection import Position, Reason
 from connector.spark.apply.rebuild import Rebuilt, covered_letters, rebuild
-from connector.spark.apply.select import LetterRules
+from connector.spark.apply.select import NO_RULES, LetterRules
 from connector.spark.failures import applying
 from connector.spark.reader import read_table
 from connector.spark.storage.delta_log import DeltaLog
@@ -32,6 +33,7 @@ from tests.spark.streams import (
     STREAM,
     CrashError,
     Stream,
+    Topic,
     account,
     copied,
     crash_at,
@@ -49,14 +51,14 @@ def rebuilt(
     *,
     on_step: Callable[[str], None] = lambda step: None,
     discarded: frozenset[str] = frozenset(),
+    published: Callable[[str, int], Mapping[str, str] | None] = NO_RULES.published,
 ) -> Rebuilt:
     wanted, changelog = wanted or definition(), stream.changelog()
     cut = changelog.progress().cut(stream.clock, stream.config.stall_after_s)
     path = f"{stream.folder}/tables/{wanted.name}"
     known = (stream.spark, path, wanted, changelog, cut)
-    return rebuild(
-        *known, publish=stream.publish, on_step=on_step, rules=LetterRules(lambda: discarded)
-    )
+    rules = LetterRules(lambda: discarded, published=published)
+    return rebuild(*known, publish=stream.publish, on_step=on_step, rules=rules)
 
 
 @pytest.fixture(scope="module")
@@ -333,6 +335,30 @@ def test_letters_are_covered_if_the_new_table_has_their_changes(
     stream.topic.send_everywhere(Heartbeat("p", 40 * S))
     stream.ingest()
     assert covered(rebuilt(stream, wanted)) == {letters[key] for key in (b"a", b"b", b"d")}
+
+
+def test_a_rebuild_counts_the_dead_letters_of_other_versions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """RUN-6: a letter that the old table does not know stays counted. One that exists is not
+    published again, and one that neither the topic nor the ledger has is.
+    """
+    topic_id, ledger = "t" * 22, Ledger()  # as long as those of Kafka
+    stream = Stream(spark, tmp_path, topic=Topic(topic_id=topic_id))
+    stream.topic.send(account("a", 5, amount="much"), account("b", 6, amount="more"))
+    stream.ingest()
+    stream.apply(stream.table())
+    first, second = (letter.id for letter in stream.letters)
+    topic = [first, f"{topic_id}-0-99-accounts"]
+
+    def published(table: str, above: int) -> Mapping[str, str]:
+        assert (table, above) == ("accounts", -1)
+        return ledger.published_of(topic_id, table, topic)
+
+    made = rebuilt(stream, published=published)
+    assert [letter.id for letter in stream.letters] == [first, second, second]
+    assert made.table_state.letters == 3
+    assert [*made.table_state.covered_by.values()] == [1]
 
 
 @pytest.mark.long

@@ -43,6 +43,7 @@ from connector.errors.dead_letters import ledger_in_use, ledger_write_unknown
 from connector.errors.kafka import record_unreadable
 from connector.kafka import client, topics
 from connector.kafka.client import records_between, windows_before
+from connector.kafka.dead_letters.topic import read_letters
 from connector.kafka.transactions import Failure, TransactionClient, TransactionMessage
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def read_ledger(kafka: KafkaConfig, topic: str, group: str | None = None) -> Led
     for key, value in _records(kafka, *bounds):
         if isinstance(value, Totals):
             ledger.open_since, ledger.sent = value.open_since, value.sent
+            ledger.published = value.published
         else:
             ledger.set_history(key, value)
     return ledger
@@ -88,6 +90,29 @@ def read_totals(kafka: KafkaConfig, topic: str) -> Totals | None:
         if totals := [value for value in values if isinstance(value, Totals)]:
             return totals[-1]
     return None
+
+
+def published_letters(
+    kafka: KafkaConfig, topic: str, table: str, above: int
+) -> Mapping[str, str] | None:
+    """Return the dead letters of a table, as `Ledger.published_of`. None: the totals of the ledger
+    do not count more than `above`. Otherwise it reads all dead letters. Raises as `read_ledger`
+    does.
+    """
+    topic_id, totals = topics.describe(kafka, topic).topic_id, read_totals(kafka, topic)
+    if (0 if totals is None else totals.published.get((topic_id, table), 0)) <= above:
+        return None
+    return read_ledger(kafka, topic).published_of(topic_id, table, letter_ids(kafka, topic))
+
+
+def letter_ids(kafka: KafkaConfig, topic: str) -> Iterator[str]:
+    """Yield the ids of all dead letters of a change topic. There are none without their topic."""
+    try:
+        for letter, _ in read_letters(kafka, topic):
+            yield letter.id
+    except TopicError as error:
+        if error.code != "TOPIC_MISSING":
+            raise
 
 
 def _bounds(

@@ -8,8 +8,9 @@ letters under the same ids. Tombstones of the failed apply do not count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -151,21 +152,23 @@ def _apply(
         )
         if applied is not None:
             return applied
+    letters = _Letters(publish, partial(rules.published, table.layout.definition.name), before)
     with caching() as cache:
         selection = _selection(
-            *(table, changelog, source, before, cut, truncation), blocked, publish, rules, cache
+            *(table, changelog, source, before, cut, truncation), blocked, letters, rules, cache
         )
         if truncation.unnumbered is not None:
-            publish(table_letters(truncation.unnumbered, table.layout.definition))
+            letters.publish(table_letters(truncation.unnumbered, table.layout.definition))
         assert selection.flat is not None
         on_step("letters published")
         blocking = blocked.blocking if blocked else ()
         after = _after(table, before, selection, cut, blocking, new_attempt(), newest.changelog_id)
+        after = letters.counted_in(after)
         after = _write(table, selection.flat, truncation, version, before, after, cache, on_step)
     on_step("table committed")
     statistics = selection.statistics
-    letters = statistics.unreadable + truncation.letters
-    return Applied(after, statistics.changes - statistics.unreadable, letters)
+    new_letters = statistics.unreadable + truncation.letters
+    return Applied(after, statistics.changes - statistics.unreadable, new_letters)
 
 
 def _apply_few(
@@ -311,6 +314,39 @@ def _with_tombstones(
     return replace(after, has_tombstones=True, attempt_ids=attempts)
 
 
+class _Letters:
+    """The dead letters of an apply. `published` returns all those of the table that were published
+    before, if the ledger counts more than a number: then an older version was restored, or the
+    table was made again, and the ledger may know some of these letters.
+    """
+
+    def __init__(
+        self,
+        publish: Callable[[Iterable[DeadLetter]], int],
+        published: Callable[[int], Mapping[str, str] | None],
+        before: TableState,
+    ) -> None:
+        self._publish, self._published, self._before = publish, published, before
+        self._others: Mapping[str, str] | None = None
+        self._ids = set[str]()
+
+    def publish(self, letters: Iterable[DeadLetter]) -> int:
+        """Publish dead letters."""
+        self._others = self._published(self._before.letters)
+        return self._publish(letters if self._others is None else self._noted(letters))
+
+    def _noted(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+        for letter in letters:
+            self._ids.add(letter.id)
+            yield letter
+
+    def counted_in(self, after: TableState) -> TableState:
+        """The state after the apply, with the number of all letters."""
+        new = after.letters - self._before.letters
+        letters = self._before.letters_after(new, self._ids, self._others)
+        return replace(after, letters=letters)
+
+
 @dataclass(frozen=True, slots=True)
 class _Selection:
     """The statistics of the changes that an apply merges, and the last batch of which it merges
@@ -332,7 +368,7 @@ def _selection(
     cut: Cut,
     truncation: Truncation,
     blocked: BlockedRows | None,
-    publish: Callable[[Iterable[DeadLetter]], int],
+    letters: _Letters,
     rules: LetterRules,
     cache: Cache,
 ) -> _Selection:
@@ -365,7 +401,7 @@ def _selection(
         layout,
         before,
         blocked,
-        lambda letters: publish(table_letters(letters, definition)),
+        lambda changes: letters.publish(table_letters(changes, definition)),
         rules,
     )
     rows = flatten_entries(selected, layout, all_plain=statistics.all_plain)

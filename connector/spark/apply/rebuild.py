@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -87,8 +88,8 @@ def rebuild(
     """Build the table at `path` again under `definition`, at `cut`, or later if the old table
     contains more. Columns may differ, and another program may have written to the table.
 
-    `publish` gets the dead letters that no apply of the old table published. `on_step` and
-    `rules` are those of `apply`.
+    `publish` gets the dead letters that were not published before. `on_step` and `rules` are those
+    of `apply`.
 
     Raises `TableError` without a table of lowmark, a compatible definition or a complete changelog,
     `WriterConflictError` if another process applies meanwhile, and `DeliveryError`. The table is
@@ -97,6 +98,8 @@ def rebuild(
     successor = open_successor(spark, path, definition, cut.batch)
     before = successor.before
     check_changelog(successor, before, changelog.newest())
+
+    successor.published = partial(rules.published, definition.name, -1)
 
     def publish_new(letters: Iterable[DeadLetter]) -> int:
         return publish(successor.unpublished(letters))
@@ -112,7 +115,8 @@ def rebuild(
             replace(cut, ignores_watermark=cut.ignores_watermark or has_more),
             publish=publish_new,
             on_step=step,
-            rules=rules,
+            # The new table counts its letters as a set, with those of the old one.
+            rules=replace(rules, published=NO_RULES.published),
         )
         if applied is None:
             # Nothing was ingested yet: there is no row to build, but there may be new columns.
@@ -175,7 +179,10 @@ class Successor(Table):
         self._ids, self._old = ids, old
         with reading(paths.data(path)):
             self.before = TableState.from_json(old.stored or {})
-        self._new_letters = 0
+        self._new_letters, self._rejected = 0, set[str]()
+        self._others: Mapping[str, str] | None = None
+        self.published: Callable[[], Mapping[str, str] | None] = lambda: None
+        """Returns the dead letters that were published before, as `LetterRules.published`."""
         self._committed: TableState | None = None
         super().__init__(spark, path, definition, properties)
 
@@ -204,12 +211,17 @@ class Successor(Table):
         return literal_rows(self._spark, [], columns)
 
     def unpublished(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
-        """The dead letters that an apply of the old table may not have published.
-
-        Those that no apply can have published count as new.
+        """The dead letters that were not published before. Where these are not known: those that an
+        apply of the old table may not have published. Those that no apply can have published count
+        as new.
         """
+        self._others = self.published()
         for letter in letters:
-            if letter.ingest_batch > self.before.complete_to_batch:
+            self._rejected.add(letter.id)
+            if self._others is not None:
+                if letter.id not in self._others:
+                    yield letter
+            elif letter.ingest_batch > self.before.complete_to_batch:
                 self._new_letters += letter.ingest_batch > self.before.to_batch
                 yield letter
 
@@ -230,7 +242,11 @@ class Successor(Table):
         Raises `WriterConflictError` if another process has committed to the old table.
         """
         self.check_alone()
-        table_state = table_state.replacing(self.before, self._new_letters)
+        if self._others is None and self.before.letters:
+            self._others = self.published()
+        table_state = table_state.replacing(
+            self.before, self._new_letters, self._rejected, self._others
+        )
         made = self._columns_of(self.rows() if rows is None else rows)
         session = metadata_session(self._spark, self._metadata_of(table_state))
         writer = (

@@ -5,7 +5,7 @@ table can hold (TBL-9, DLQ-3).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,11 +28,13 @@ _SAMPLE: Final = 1_000
 @dataclass(frozen=True, slots=True)
 class LetterRules:
     """Functions about the dead letters of an apply: the ids of the `discarded` ones, for blocked
-    rows (DLQ-3), and whether of so many changes so many are too many (RUN-6).
+    rows (DLQ-3), and whether of so many changes so many are too many (RUN-6). `published` returns
+    the dead letters of a table as `Ledger.published_of`, if the ledger counts more than a number.
     """
 
     discarded: Callable[[], frozenset[str]] = frozenset
     are_too_many: Callable[[int, int], bool] = lambda changes, rejected: False
+    published: Callable[[str, int], Mapping[str, str] | None] = lambda table, above: None
 
 
 NO_RULES: Final = LetterRules()

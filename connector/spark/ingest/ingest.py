@@ -384,7 +384,7 @@ class Ingest:
             )
         self._on_step("letters published")
         releases, released = self._releases_after(before, batch, counts)
-        self._refuse_erased(released, before.horizon)
+        self._refuse_erased(released)
         progress = self._progress_after(before, batch, counts, placement, published, releases)
         self._changelog.append_progress(progress, released)
         self._on_step("progress committed")
@@ -417,9 +417,9 @@ class Ingest:
             rows = count_rows_of(logged, self._changelog, batch.ingest_batch)
         return logged.completed(batch.ingest_batch, rows, batch.offsets.end, before.horizon)
 
-    def _refuse_erased(self, released: Sequence[ReleasedRange], horizon: int | None) -> None:
+    def _refuse_erased(self, released: Sequence[ReleasedRange]) -> None:
         """Remove staged rows that a release makes changes of erased rows (OPR-2)."""
-        refused = released and refused_staged(released, self._ports.erased().in_force(horizon))
+        refused = released and refused_staged(released, self._ports.erased())
         if refused:
             self._changelog.refuse(*refused)
             self._on_step("staged rows refused")
@@ -546,7 +546,7 @@ class Ingest:
             # same (MRG-11).
             horizon=before.horizon,
             truncated=before.truncations.ranks(),
-            erased=self._ports.erased().in_force(before.horizon),
+            erased=self._ports.erased(),
         )
         arrived, asks = with_arrivals(rows, batch.asked.at), self._ports.schema_by_id is not None
         verdicts = validated(arrived, self._schemas, rules, ask_registry=asks)

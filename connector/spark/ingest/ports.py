@@ -31,7 +31,8 @@ class IngestPorts:
       id, and raises if the registry does not answer. None: no registry is configured.
     - `closed_partitions` (WMK-8), `releases` (ING-2) and `row_releases` (WRS-18) return the
       requests of operators with numbers greater than the given one.
-    - `discarded` returns the ids of discarded dead letters (DLQ-3).
+    - `discarded` returns the ids of discarded dead letters (DLQ-3), and `published_letters` those
+      of a table, as `LetterRules.published`.
     - `external_dead_letters` continues their count. The second argument is how many ingest has
       published since (DLQ-7).
     - `partition_of` returns the Kafka partition of a key among so many. None: it is not checked
@@ -59,6 +60,7 @@ class IngestPorts:
     accepted_losses: Callable[[int], Sequence[AcceptLoss]] = lambda taken_to: ()
     first_arrivals: Callable[[Mapping[int, int]], Mapping[int, int]] = lambda offsets: {}
     discarded: Callable[[], frozenset[str]] = frozenset
+    published_letters: Callable[[str, int], Mapping[str, str] | None] = lambda table, above: None
     external_dead_letters: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = (
         lambda count, published: count
     )

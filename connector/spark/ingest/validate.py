@@ -72,7 +72,7 @@ class RecordRules:
     source tables; None: any. `known_tables` and `known_families` match the patterns of the model
     and are not checked again. `horizon` is the one that the batch before committed (MRG-11), and
     `truncated` has the newest truncations that were accepted by then, by source table (EVO-13).
-    `erased` are the erased rows that are in force (OPR-2).
+    `erased` are the erased rows (OPR-2).
     """
 
     limits: Limits
@@ -103,7 +103,7 @@ def validated(
     )
     marked = matched.select("*", F.expr(_verdict(schemas, rules)).alias("verdict"))
     if rules.erased.erased_to:
-        marked = without_erased(marked, rules.erased)
+        marked = without_erased(marked, rules.erased, RECORD)
     return marked.select(
         *rows.columns,
         F.expr("substring_index(verdict, '/', 1)").alias("reason"),

@@ -56,6 +56,7 @@ _COLUMNS: Final = (
     "release",
     "cast(null AS bigint) AS released_from",
     """CASE WHEN reason IS NOT NULL THEN {rejected} WHEN data_change IS NULL THEN {control}
+         WHEN data_change.table IS NULL THEN {rejected}
          WHEN data_change.commit_timestamp = 0 THEN {staged}
          ELSE int(pmod(crc32(cast(data_change.table AS binary)), {slots})) END AS slot""",
 )

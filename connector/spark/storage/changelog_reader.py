@@ -145,7 +145,8 @@ class ChangelogReader:
 
     def rejected(self, after: int, to: int) -> DataFrame:
         """The rejected rows of the ingest batches `(after, to]`."""
-        return self.rows().where((F.col("slot") == REJECTED_SLOT) & F.expr(_batches(after, to)))
+        is_rejected = (F.col("slot") == REJECTED_SLOT) & (F.col("kind") == "rejected")
+        return self.rows().where(is_rejected & F.expr(_batches(after, to)))
 
     def staged(self, *, after: int, to: int) -> DataFrame:
         """The staged rows of the ingest batches `(after, to]`, with the erased ones (OPR-2)."""

@@ -49,6 +49,7 @@ from connector.state.maintenance_schedule import (
     HOUR_US,
     LOG_BEYOND_S,
     LOG_EVERY,
+    REST_AT_MOST_US,
     CommitCount,
     Compactions,
     DataFile,
@@ -111,11 +112,13 @@ class Maintained:
 
 
 class Maintenance:
-    """The maintenance of a table or a changelog. A failure is an event, and the work is tried
-    again.
+    """The maintenance of a table or a changelog. A failure is an event and a job, and the work is
+    repeated without a new reason. The next attempt ends the failure, also if it finds nothing to
+    do.
 
-    `job` has the fields of a job except kind, times and outcome. While applies are late (`is_late`,
-    at a time in microseconds), `compact` and `clean` wait for a while.
+    `job` has the fields of a job except kind, times and outcome. `last_failed` returns the kinds
+    whose newest job failed, also of an earlier process. While applies are late (`is_late`, at a
+    time in microseconds), `compact` and `clean` wait for a while.
     """
 
     def __init__(
@@ -125,6 +128,7 @@ class Maintenance:
         *,
         retention_s: int,
         last_clean: Callable[[], int | None],
+        last_failed: Callable[[], Iterable[JobKind]] = tuple,
         add_job: Callable[[Job], None],
         on_event: OnEvent,
         is_late: Callable[[int], bool] = lambda now: False,
@@ -133,6 +137,7 @@ class Maintenance:
         self._subject = {"table": job.table} if job.table else {"stream": job.stream}
         self._retention_s = retention_s
         self._last_clean, self._is_late = last_clean, is_late
+        self._last_failed = last_failed
         self._add_job, self._on_event = add_job, on_event
         self._compactions = Compactions(is_log=maintained.live_bytes is None)
         self._cleaning = Postponed()
@@ -140,6 +145,8 @@ class Maintenance:
         self._log_cleaned_at: int | None = None
         self._removed: list[CommitCount] = []
         self._commits, self._newest_at = 0, 0
+        self._failed: set[JobKind] | None = None
+        self._repeat_at: dict[JobKind, int] = {}
         maintained.new_commits()
 
     def after_round(self, now: int) -> None:
@@ -161,20 +168,25 @@ class Maintenance:
         self._commits += len(new_commits)
         self._newest_at = max([self._newest_at, *(commit.at for commit in new_commits)])
         is_late = partial(self._is_late, now)
+        if self._failed is None:
+            self._failed = set(self._last_failed())
+            self._repeat_at = dict.fromkeys(self._failed, now)
         is_wanted = bool(new_commits) and self._maintained.is_wanted()
+        is_wanted |= self._is_to_repeat(JobKind.COMPACTION, now)
         if self._compactions.begins(now, is_late, is_wanted=is_wanted):
             self._look_at_files(now)
         if self._cleaned_at is None:
             last = self._last_clean()
             self._cleaned_at = self._maintained.oldest_commit_at() if last is None else last
             self._newest_at = max(self._newest_at, self._cleaned_at)
-        if is_clean_up_due(
+        is_due = self._is_to_repeat(JobKind.CLEAN_UP, now) or is_clean_up_due(
             self._removed,
             now,
             last=self._cleaned_at,
             newest_at=self._newest_at,
             retention_s=self._retention_s,
-        ) and self._cleaning.may_begin(now, is_late):
+        )
+        if is_due and self._cleaning.may_begin(now, is_late):
             self._cleaned_at = now
             horizon = now - self._retention_s * 1_000_000
             self._removed = [commit for commit in self._removed if commit.at >= horizon]
@@ -201,8 +213,14 @@ class Maintenance:
             size = 0 if self._maintained.live_bytes is None else self._maintained.live_bytes()
             self._compactions.ended(now + took, took, size)
 
+    def _is_to_repeat(self, kind: JobKind, now: int) -> bool:
+        return self._repeat_at.get(kind, now + 1) <= now
+
     def _timed(self, kind: JobKind, now: int, act: Callable[[], Work | None]) -> Work | None:
-        """Run `act`. Record it as a job, unless there was nothing to do."""
+        """Run `act`. Record it as a job, unless there was nothing to do and no failure to end. A
+        conflict with another writer is no failure.
+        """
+        assert self._failed is not None
         began = time.monotonic_ns()
 
         def add_job(**outcome: Any) -> None:
@@ -213,11 +231,18 @@ class Maintenance:
 
         try:
             work = act()
+        except WriterConflictError:
+            self._repeat_at[kind] = now
+            raise
         except (ConnectorError, PySparkException, Py4JError) as error:
+            self._failed.add(kind)
+            self._repeat_at[kind] = now + REST_AT_MOST_US
             add_job(error=cause_of(error))
             raise
-        if work is not None:
-            add_job(**asdict(work))
+        if work is not None or kind in self._failed:
+            add_job(**asdict(work or Work()))
+        self._failed.discard(kind)
+        self._repeat_at.pop(kind, None)
         return work
 
 

@@ -303,3 +303,25 @@ def test_jobs_are_summed_by_hour(folder: Path, capsys: pytest.CaptureFixture[str
     assert "apply" not in shown.out
     assert cli.invoke(["jobs", "--within", "10m"]) == 0
     assert "0 jobs within 10m" in capsys.readouterr().err
+
+
+def test_a_configuration_is_compared_again_once_its_tables_can_be_read(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """EVO-8, RUN-1: the file does not change a second time."""
+    path, events = folder.parent / "connector.toml", list[Event]()
+    reloads = Reloads(ConfigFile(path, {}), Overrides(str(folder)), events.append)
+    store(folder, here())
+    commit = folder / f"tables/one/data/_delta_log/{0:020}.json"
+    commit.parent.mkdir(parents=True)
+    commit.write_bytes(b"{")
+    path.write_text(SETTINGS.replace("10m", "20m"))
+    for _ in range(2):
+        assert reloads.next_config() is None
+    assert [event.code for event in events] == ["RELOAD_REFUSED"], "it is said once"
+    commit.unlink()
+    taken = reloads.next_config()
+    assert taken is not None
+    assert taken.tables["one"].max_staleness_s == 1200
+    assert cli.invoke(["status"]) == 0
+    assert "did not take" not in capsys.readouterr().out

@@ -225,6 +225,8 @@ def test_the_samples_of_the_process() -> None:
     assert values["failed_jobs", "apply"] == 0
     assert values["job_cpu_seconds", "apply"] == 1
     assert values["maintenance_is_failing", "s", ""] == 1
+    figures = figures.with_job(replace(compaction, kind=JobKind.CLEAN_UP, error=""))
+    assert by_name(figures.samples(NOW))["maintenance_is_failing", "s", ""] == 1
     repaired = figures.with_job(replace(compaction, error=""))
     assert by_name(repaired.samples(NOW))["maintenance_is_failing", "s", ""] == 0
 

@@ -23,9 +23,10 @@ from connector.reports.reasons import (
     exit_code,
     reasons_of,
 )
+from connector.reports.source_status import RECENT_S
 from connector.reports.stream_status import OpenLetters, StreamStatus, Uncovered, stream_status
 from connector.reports.table_status import TableStatus, table_status
-from connector.reports.write_stream_status import release_report
+from connector.reports.write_stream_status import NONE_RELEASED, release_report
 from connector.sources.model import SourceFormat
 from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
 from connector.state.jobs import Job, JobKind
@@ -210,7 +211,10 @@ CASES: dict[str, tuple[Callable[[], list[Reason]], str, str]] = {
         "stream s",
         "1 transaction lacks records",
     ),
-    "JOB_FAILED": (lambda: of_table(last_job=FAILED), "table t", "disk full"),
+    "JOB_FAILED": (
+        lambda: of_table(last_job=FAILED, as_of=FAILED.ended_at - 1),
+        *("table t", "disk full"),
+    ),
     "AUDIT_FAILED": (lambda: of_stream(last_audit=FAILED), "stream s", "disk full"),
     "MAINTENANCE_FAILED": (lambda: of_stream(maintenance=(FAILED,)), "stream s", "disk full"),
     "RELOAD_REFUSED": (lambda: reasons(reload_refused=["no"]), "configuration", "no"),
@@ -237,6 +241,96 @@ CASES: dict[str, tuple[Callable[[], list[Reason]], str, str]] = {
         "Kafka does not say which of 2 are open",
     ),
 }
+
+
+REPAIRED = Job(JobKind.REBUILD, "u", NOW - 9, NOW)
+WAITS = Failure("REGISTRY_UNREACHABLE", "x", NOW - WAITS_LONG_US)
+
+
+def ended(**record: object) -> PipelineStatus:
+    """A nightly pipeline that has ended, with this record."""
+    of_night = replace(RECORD, is_once=True, ended_at=NOW - S, **record)  # type: ignore[arg-type]
+    return pipeline_status(of_night, NOW, is_alive=False)
+
+
+def killed_bridge() -> BridgeStatus:
+    """The record of a bridge that was killed while it waited. Another one, without the warehouse,
+    has sent heartbeats since.
+    """
+    record = replace(RECORD, waiting=WAITS, heartbeat_at=NOW - 3600 * S)
+    return replace(BRIDGE, process=pipeline_status(record, NOW, is_alive=False))
+
+
+WHAT_IS_OVER: dict[str, Callable[[], list[Reason]]] = {
+    "HEADROOM": lambda: of_stream(headroom=()),
+    "PIPELINE_DOWN": lambda: of_pipeline(replace(RECORD, last_error=FAILURE)),
+    "UNREADABLE": reasons,
+    "TABLE_STOPPED": lambda: reasons_of(
+        {"s": ended(stopped={"u": FAILURE})},
+        *({}, {"u": replace(APPLIED, last_job=REPAIRED)}, {}, ()),
+    ),
+    "PIPELINE_WAITS": lambda: of_pipeline(replace(RECORD, last_error=WAITS)),
+    "BRIDGE_DOWN": lambda: of_stream(bridge=replace(BRIDGE, heartbeat_at=NOW - 61 * S, lag=0)),
+    "RECORDS_HIDDEN": lambda: of_stream(open_transactions=()),
+    "TABLE_STALE": lambda: of_table(as_of=NOW, pending_batches=1),
+    "WATERMARK_STALLED": lambda: of_stream(stalled=()),
+    "WATERMARK_UNKNOWN": lambda: of_stream(low_watermark=NOW),
+    "KEY_RANGE_UNCOVERED": lambda: of_stream(uncovered=None),
+    "UNDECLARED": lambda: of_stream(undeclared=()),
+    "NEVER_SEEN": lambda: of_stream(never_seen=()),
+    "CHANGES_WAIT": lambda: of_table(waiting_changes=0, lagging_partition=STALL),
+    "BRIDGE_WAITS": lambda: of_stream(bridge=killed_bridge()),
+    "DEAD_LETTERS": lambda: of_stream(dead_letters=OpenLetters(0, NOW - 60 * S)),
+    "LOSS_UNCONFIRMED": lambda: of_table(lacks_lost_records=False),
+    "ROWS_BLOCKED": lambda: of_table(blocked_rows=0),
+    "RELEASES_WITHHELD": lambda: of_stream(write_streams=NONE_RELEASED),
+    "ERASURE_UNFINISHED": lambda: of_stream(unfinished_erasures=()),
+    "TRANSACTIONS_INCOMPLETE": lambda: of_stream(transactions=TransactionCheck()),
+    "JOB_FAILED": lambda: of_table(last_job=FAILED, as_of=FAILED.ended_at + 1),
+    "AUDIT_FAILED": lambda: of_stream(last_audit=replace(FAILED, error="")),
+    "MAINTENANCE_FAILED": lambda: of_stream(maintenance=(replace(FAILED, error="", files=0),)),
+    "RELOAD_REFUSED": lambda: reasons(reload_refused=()),
+    "TWO_PRODUCERS": lambda: of_stream(
+        checks=SourceChecks(
+            two_producers={"p": TwoProducers(0, 1, 2, batches=1, last_at=NOW - RECENT_S * S)}
+        )
+    ),
+    "PIPELINE_UNKNOWN": reasons,
+    "STORE_UNREACHABLE": reasons,
+    "LETTERS_UNKNOWN": lambda: of_stream(dead_letters=OpenLetters(0, is_known=False)),
+}
+"""By code, what is left when the cause is gone. The cause can be gone without a success of the work
+that failed.
+
+- A killed process leaves its record as it was.
+- An apply that finds nothing to do is no job. `tests/unit/spark/test_maintenance_rounds.py` has the
+  maintenance.
+- What is computed anew for each status ends with its cause.
+- An audit and an erasure prove something of the past: only the same work can prove that it is over.
+"""
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_each_reason_ends_with_its_cause(code: str) -> None:
+    """RUN-1: a reason that does not end makes `status --check` useless."""
+    assert WHAT_IS_OVER[code]() == []
+
+
+def test_a_reason_stays_until_its_cause_is_gone() -> None:
+    """Without this, a reason that never appears would pass the test above."""
+    assert [reason.code for reason in of_table(last_job=FAILED, as_of=FAILED.ended_at)] == [
+        "JOB_FAILED"
+    ]
+    for job in (None, replace(REPAIRED, error="no"), replace(REPAIRED, ended_at=FAILURE.at)):
+        table = replace(APPLIED, last_job=job, as_of=NOW)
+        pipelines = {"s": ended(stopped={"u": FAILURE})}
+        (reason,) = reasons_of(pipelines, {}, {"u": table}, {}, ())[:1]
+        assert reason.code == "TABLE_STOPPED"
+    running = {"s": replace(PIPELINE, stopped={"u": FAILURE})}
+    repaired = {"u": replace(APPLIED, last_job=REPAIRED)}
+    assert [reason.code for reason in reasons_of(running, {}, repaired, {}, ())] == [
+        "TABLE_STOPPED"
+    ], "the pipeline has not opened it again"
 
 
 @pytest.mark.parametrize("code", CODES)

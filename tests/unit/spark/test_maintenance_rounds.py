@@ -4,30 +4,45 @@ needed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from connector.errors import TableError
-from connector.errors.tables import columns_altered
+from connector.errors.tables import columns_altered, files_changed
 from connector.events import Event
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.state import maintenance_schedule
-from connector.state.jobs import Job, JobKind
-from connector.state.maintenance_schedule import CommitCount
+from connector.state.jobs import MAINTENANCE, Job, JobKind
+from connector.state.maintenance_schedule import REST_AT_MOST_US, CommitCount
+from tests.examples import examples
 
 
 class Kept:
     """Something that is maintained, by hand; `lines` and `jobs` are what came of it."""
 
-    def __init__(self, last_clean: int | None = None, *, is_late: bool = False) -> None:
-        self.is_late = is_late
+    def __init__(
+        self,
+        last_clean: int | None = None,
+        *,
+        is_late: bool = False,
+        jobs: Iterable[Job] = (),
+    ) -> None:
+        """`jobs` are those of earlier processes."""
+        self.is_late, self.has_work = is_late, True
         self.commits: list[CommitCount] = []
         self.did: list[str] = []
         self.lines: list[str] = []
-        self.jobs: list[Job] = []
+        self.jobs = list(jobs)
         self.error: Exception | None = None
         maintained = Maintained(
             new_commits=self._new_commits,
             oldest_commit_at=lambda: 0,
             compact=lambda: self._do("compact", Work(7, 70)),
-            clean=lambda now: self._do("clean", Work(3, 30, 5, 50)),
+            clean=lambda now: self._do("clean", Work(3, 30, 5, 50)) or Work(),
             clean_log=lambda now: self.did.append("log"),
             live_bytes=lambda: 1_000_000,
         )
@@ -35,6 +50,7 @@ class Kept:
             *(Job(JobKind.CLEAN_UP, "t", 0, 0), maintained),
             retention_s=3600,
             last_clean=lambda: last_clean,
+            last_failed=lambda: [kind for kind in MAINTENANCE if self.reason(kind)],
             add_job=self.jobs.append,
             on_event=self._show,
             is_late=lambda now: self.is_late,
@@ -49,11 +65,15 @@ class Kept:
         if event.level != "debug":
             self.lines.append(event.line)
 
-    def _do(self, what: str, work: Work) -> Work:
+    def _do(self, what: str, work: Work) -> Work | None:
         self.did.append(what)
         if self.error is not None:
             raise self.error
-        return work
+        return work if self.has_work else None
+
+    def reason(self, kind: JobKind) -> str:
+        """The error that `status` shows of this kind. Empty: none."""
+        return next((job.error for job in reversed(self.jobs) if job.kind is kind), "")
 
     def round(self, now: int, *commits: CommitCount) -> list[str]:
         self.commits += commits
@@ -100,23 +120,105 @@ def test_a_new_process_continues_the_maintenance_of_the_last_one() -> None:
 
 
 def test_failed_maintenance_is_reported_and_repeated() -> None:
-    """TBL-15: no failure of maintenance reaches an apply; it is a job that failed."""
+    """TBL-15: no failure of maintenance reaches an apply; it is a job that failed. It is repeated
+    without a new commit, and ends with an attempt that finds nothing to do.
+    """
     kept = Kept()
     kept.error = TableError("TABLE_UNREADABLE", "a disk hiccup")
     assert kept.round(0, CommitCount(0, 1)) == ["compact"]
     assert kept.lines == ["table t: maintenance failed and will be repeated: a disk hiccup"]
     assert [(job.kind, job.error) for job in kept.jobs] == [(JobKind.COMPACTION, "a disk hiccup")]
-    kept.error = None
-    later = maintenance_schedule.MINUTE_US
-    assert kept.round(later, *[CommitCount(0, 1)] * maintenance_schedule.GAIN) == ["compact"]
+    kept.error, kept.has_work = None, False
+    assert kept.round(REST_AT_MOST_US - 1) == []
+    assert kept.round(REST_AT_MOST_US) == ["compact"]
+    assert [(job.kind, job.error, job.files) for job in kept.jobs[1:]] == [
+        (JobKind.COMPACTION, "", 0)
+    ]
+    assert kept.round(3 * REST_AT_MOST_US) == []
 
 
-def test_maintenance_that_meets_another_writer_says_nothing() -> None:
-    """TBL-15, EVO-3: the columns were changed under it. The next apply opens the table again."""
+@pytest.mark.parametrize("error", [columns_altered("t"), files_changed("w/t")])
+def test_maintenance_that_meets_another_writer_says_nothing(error: Exception) -> None:
+    """TBL-15, EVO-3: an apply was faster, or the columns were changed under it. This is no failure:
+    it has changed nothing, and is tried again.
+    """
     kept = Kept()
-    kept.error = columns_altered("t")
+    kept.error = error
     assert kept.round(0, CommitCount(0, 1)) == ["compact"]
-    assert kept.lines == []
+    assert (kept.lines, kept.jobs) == ([], [])
+    kept.error = None
+    assert kept.round(REST_AT_MOST_US) == ["compact"]
+    assert [job.error for job in kept.jobs] == [""]
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round: the time since the one before in minutes, the new files, what an attempt comes to,
+    and whether it is the first of a new process.
+    """
+
+    minutes: int
+    files: int
+    outcome: str
+    is_new: bool
+
+
+OUTCOMES = ("works", "nothing to do", "fails", "meets an apply")
+ROUNDS = st.lists(
+    st.builds(
+        Round,
+        st.integers(0, 30),
+        st.sampled_from((0, 0, 1, maintenance_schedule.GAIN)),
+        st.sampled_from(OUTCOMES),
+        st.booleans(),
+    ),
+    max_size=20,
+)
+
+
+def check_reasons(before: str, did: list[str], outcome: str, kept: Kept, kind: JobKind) -> None:
+    """Check what one round made of the reason of one kind of maintenance."""
+    if {JobKind.COMPACTION: "compact", JobKind.CLEAN_UP: "clean"}[kind] not in did:
+        assert kept.reason(kind) == before
+    elif outcome == "meets an apply":
+        assert kept.reason(kind) == before, "neither a failure nor the end of one"
+    else:
+        assert bool(kept.reason(kind)) == (outcome == "fails")
+
+
+@examples(2_000, quick=300)
+@given(ROUNDS)
+def test_a_failure_of_maintenance_ends_with_the_next_attempt_that_does_not_fail(
+    rounds: list[Round],
+) -> None:
+    """RUN-1, TBL-15: whatever each attempt comes to, in whatever process. Once attempts no longer
+    fail, no reason is left after the longest rest, without a new commit.
+    """
+    kept, now = Kept(last_clean=0), 0
+    quiet = [Round(11, 0, "nothing to do", False)] * 2
+    for given_round in [*rounds, *quiet]:
+        now += given_round.minutes * maintenance_schedule.MINUTE_US
+        if given_round.is_new:
+            kept = Kept(last_clean=0, jobs=kept.jobs)
+        kept.has_work = given_round.outcome != "nothing to do"
+        kept.error = {
+            "fails": TableError("TABLE_UNREADABLE", "a disk hiccup"),
+            "meets an apply": files_changed("w/t"),
+        }.get(given_round.outcome)
+        before = {kind: kept.reason(kind) for kind in MAINTENANCE}
+        did = kept.round(now, *[CommitCount(now, 1)] * given_round.files)
+        for kind in MAINTENANCE:
+            # A conflict of the compaction ends the round.
+            check_reasons(before[kind], did, given_round.outcome, kept, kind)
+    assert [kept.reason(kind) for kind in MAINTENANCE] == ["", ""]
+
+
+def test_the_law_notices_a_conflict_that_counts_as_a_failure() -> None:
+    """The jobs of a compaction that met an apply, and found nothing to do after that."""
+    failed = Job(JobKind.COMPACTION, "t", 0, 1, error="another process wrote")
+    for outcome, before in (("meets an apply", ""), ("nothing to do", failed.error)):
+        with pytest.raises(AssertionError):
+            check_reasons(before, ["compact"], outcome, Kept(jobs=[failed]), JobKind.COMPACTION)
 
 
 def test_maintenance_waits_while_applies_are_late() -> None:

@@ -1,4 +1,4 @@
-"""Which erased rows refuse changes, and until when (OPR-2)."""
+"""Which erased rows refuse changes (OPR-2)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ def record(name: str, to: int) -> EraseKey:
     return EraseKey(1, "s", "t", name, to, "a reason", 1, "me")
 
 
-def test_the_newest_erasure_of_a_row_is_in_force_until_the_horizon() -> None:
-    """OPR-2."""
-    erased = erased_by(b"secret", [record("a", 30), record("b", 10), record("a", 20)])
-    assert erased == ErasedKeys(b"secret", {"a": 30, "b": 10})
-    assert erased.in_force(None) == erased
-    assert erased.in_force(20).erased_to == {"a": 30}
+def test_the_newest_erasure_of_a_row_holds_for_ever() -> None:
+    """OPR-2: the source tables are known, too, because a record that cannot be decoded has none."""
+    records = [record("a", 30), replace(record("b", 10), source="u"), record("a", 20)]
+    erased = erased_by(b"secret", records)
+    assert erased == ErasedKeys(b"secret", {"a": 30, "b": 10}, frozenset({"t", "u"}))
 
 
 def test_a_hash_depends_on_secret_table_and_key() -> None:
@@ -55,7 +54,7 @@ def test_without_its_secret_no_erased_row_is_known(tmp_path: Path) -> None:
     assert overrides.erased("s") == ErasedKeys()
     assert overrides.erasure_secret(secret) == overrides.erasure_secret(b"other") == secret
     overrides.add(record("a", 30))
-    assert overrides.erased("s") == ErasedKeys(secret, {"a": 30})
+    assert overrides.erased("s") == ErasedKeys(secret, {"a": 30}, frozenset({"t"}))
     Path(paths.erasure_secret(str(tmp_path))).unlink()
     for ask in (
         lambda: Overrides(str(tmp_path)).erased("s"),
