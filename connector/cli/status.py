@@ -6,6 +6,7 @@ reaches the terminal.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -156,17 +157,11 @@ def commands(report: StatusReport) -> list[str]:
 
 
 def add_column(status: TableStatus) -> list[str]:
-    """The command that adds a column for unmapped cells. Names of tables need no quotes."""
-    columns = (_column_for(*cell) for cell in status.cells_without_column)
-    column = next(filter(None, columns), None)
-    return [] if column is None else [f"connector table alter {status.name} add-column {column}"]
-
-
-def _column_for(family: str, qualifier: bytes) -> str | None:
-    """The arguments of a column for a cell. None: the qualifier cannot be its name."""
-    name = qualifier.decode("ascii", "replace")
-    is_name = name.isidentifier() and name.isascii() and not name.startswith("_")
-    return f"{name} STRING --family {family}" if is_name else None
+    """The command that adds a column for unmapped cells."""
+    if (column := status.column_to_add) is None:
+        return []
+    words = ("connector", "table", "alter", status.name, "add-column", column.name)
+    return [shlex.join((*words, str(column.type), "--family", column.family))]
 
 
 def facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
