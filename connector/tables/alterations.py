@@ -149,7 +149,7 @@ def override_alteration(
     override: ColumnOverride,
 ) -> tuple[TableDefinition, Alteration | None]:
     """Return what a further override makes of a table: the wanted definition, and how the existing
-    table (None: there is none) follows it. Raises as `declared_alteration`.
+    table follows it. None: there is no table. Raises as `declared_alteration`.
     """
     others = [other for other in earlier if other.name.lower() != override.name.lower()]
     overrides = [*others, override]  # those of `earlier` may not go together, until one is dropped

@@ -162,15 +162,15 @@ def of_json(type_: ValueType, value: object) -> object:
             return Unreadable("text, or base64: and valid base64", _shown(value))
     if type_ is DataType.JSON:
         return _json_text(value)
-    found: object = None
+    fits: object = None
     if isinstance(value, bool):
-        found = value if type_ is DataType.BOOL else None
+        fits = value if type_ is DataType.BOOL else None
     elif isinstance(value, int | Decimal):
-        found = converted(type_, value) if type_ in _NUMBERS else None
+        fits = converted(type_, value) if type_ in _NUMBERS else None
     elif type_ is DataType.BYTES and isinstance(value, dict) and value.keys() == {"base64"}:
         with suppress(TypeError, ValueError):
-            found = base64.b64decode(value["base64"], validate=True)
-    return _misfit(type_, value) if found is None else found
+            fits = base64.b64decode(value["base64"], validate=True)
+    return _misfit(type_, value) if fits is None else fits
 
 
 def row_key_of(key: Key, text: str) -> bytes:
