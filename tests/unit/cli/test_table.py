@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from connector import cli
+from connector.cli import table as table_commands
 from connector.cli.status import add_column
 from connector.events import Event
 from connector.lake.jobs import History
@@ -19,7 +20,7 @@ from connector.reports.definition_status import column_to_add
 from connector.reports.table_status import table_status
 from connector.services import ConfigFile, load_config
 from connector.services.reload import Reloads
-from connector.state.jobs import Job, JobKind
+from connector.state.jobs import FIGURES, MAINTENANCE, Job, JobKind, Period, sums_by
 from connector.state.table_state import TableState
 from connector.tables.alterations import with_overrides
 from connector.tables.stored_definition import NO_IDS, assign_ids, to_properties
@@ -330,6 +331,30 @@ def test_status_shows_a_refused_configuration(
     assert taken.tables["one"].max_staleness_s == 1200
     file.ask()
     assert reloads.next_config() is None, "asked for, but the same"
+
+
+@pytest.mark.parametrize("kind", JobKind)
+@pytest.mark.parametrize(("error", "cpu_us"), [("", 7), ("", 0), ("no space", 0)])
+def test_jobs_show_only_figures_that_they_know(
+    folder: Path, capsys: pytest.CaptureFixture[str], kind: JobKind, error: str, cpu_us: int
+) -> None:
+    """JOB-1: the processor time of an apply may be 0.0 s, and that of a compaction is not known."""
+    jobs = [Job(kind, "one", 5, 6, error=error, cpu_us=cpu_us)]
+    table_commands._print_sums(sums_by(Period.HOUR, jobs))
+    sums = capsys.readouterr().out.splitlines()[-1]
+    table_commands._print(jobs, with_owner=False)
+    job = capsys.readouterr().out.splitlines()[-1].removesuffix(error)
+    shown = {"cpu_us": "0.0 s", "changes": "0", "letters": "0", "bytes_read": "0.0 MB"}
+    shown |= {"bytes_written": "0.0 MB"}
+    known = [name for name in shown if name in FIGURES[kind] and not error]
+    if kind is JobKind.APPLY and not cpu_us:  # of an older release
+        known = [name for name in known if name in ("changes", "letters")]
+    took = ["1", "1" if error else "0", "0.0", "s"]
+    words = 1 + len(kind.split("_")) if kind not in MAINTENANCE else 2
+    assert sums.split()[words:] == [*took, *" ".join(shown[name] for name in known).split()]
+    counts = ["0" for name in known if name in ("changes", "letters")]
+    files = ["0", "files"] if kind in MAINTENANCE and not error else []
+    assert job.split()[words:] == ["0.0", "s", *files, *counts]
 
 
 def test_jobs_are_summed_by_hour(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
