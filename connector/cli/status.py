@@ -6,7 +6,6 @@ reaches the terminal.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -14,7 +13,7 @@ from typing import Final
 import click
 
 from connector.cli.parameters import config_of, json_option
-from connector.cli.remedies import command_of_reason
+from connector.cli.remedies import command_line, command_of_reason
 from connector.cli.terminal import (
     clear_screen,
     err,
@@ -151,7 +150,7 @@ def commands(report: StatusReport) -> list[str]:
     """The commands that help with the reasons and the hints, each once."""
     of_reasons = map(command_of_reason, report.reasons)
     stalled = [stream.name for stream in report.streams.values() if stream.stalled]
-    of_stalls = (f"connector partitions list {name}" for name in stalled)  # also unverified ones
+    of_stalls = (command_line("partitions list", name) for name in stalled)  # also unverified ones
     of_columns = (line for table in report.tables.values() for line in add_column(table))
     return list(dict.fromkeys([*of_reasons, *of_stalls, *of_columns]))
 
@@ -160,8 +159,8 @@ def add_column(status: TableStatus) -> list[str]:
     """The command that adds a column for unmapped cells."""
     if (column := status.column_to_add) is None:
         return []
-    words = ("connector", "table", "alter", status.name, "add-column", column.name)
-    return [shlex.join((*words, str(column.type), "--family", column.family))]
+    words = f"table alter {status.name} add-column {column.name} {column.type}"
+    return [command_line(words, family=column.family)]
 
 
 def facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
@@ -169,10 +168,8 @@ def facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     if stream.bridge is not None:
         yield from stream.bridge.facts(stream.now)
         if transaction := stream.bridge.lacking:
-            yield (
-                "if they are lost",
-                f"connector bridge {stream.name} --skip-transaction {transaction}",
-            )
+            skip = command_line("bridge", stream.name, skip_transaction=transaction)
+            yield "if they are lost", skip
     yield from _progress_facts(stream)
     yield from _partition_facts(stream)
     if stream.late:
