@@ -5,6 +5,7 @@ table (TBL-4, TBL-13).
     streams/<stream>/freshness.json   when ingest last asked Kafka and had nothing to read
     streams/<stream>/process.json     what the pipeline of the stream does
     streams/<stream>/bridge.json      what its bridge does
+    streams/<stream>/erasure.json     which process erases a row of the stream
     streams/<stream>/checkpoint       Spark's checkpoint of its query; it can be removed
     tables/<table>/data               a table
     tables/<table>/tombstones         its tombstone table; after a rebuild, tombstones-<rebuild>
@@ -76,6 +77,11 @@ def process(warehouse: str, stream: str) -> str:
 def bridge(warehouse: str, stream: str) -> str:
     """The file in which the bridge of a stream says what it does (RUN-1)."""
     return f"{stream_folder(warehouse, stream)}/bridge.json"
+
+
+def erasure(warehouse: str, stream: str) -> str:
+    """The file in which the process of an erasure says that it runs (OPR-2)."""
+    return f"{stream_folder(warehouse, stream)}/erasure.json"
 
 
 def tables_folder(warehouse: str) -> str:

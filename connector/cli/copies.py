@@ -155,5 +155,5 @@ def _print(result: Reconciled) -> None:
     err(
         f"not equal: {counts}; the table has {counted(result.rows, 'row')}, the copy"
         f" {result.other_rows:,}. Changes that are not applied yet are not in the table: to see"
-        " how many, use connector status"
+        " how many, use `connector status`"
     )

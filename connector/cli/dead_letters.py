@@ -5,7 +5,6 @@ The content of a letter comes from outside: it is escaped before it reaches the 
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
@@ -23,6 +22,7 @@ from connector.cli.letter_actions import (
 )
 from connector.cli.letter_view import print_letter, summary
 from connector.cli.parameters import json_option
+from connector.cli.remedies import command_line
 from connector.cli.terminal import err, escaped, out, show_fact, show_table, show_text, table
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.filter import GROUPINGS, Group, grouped
@@ -79,8 +79,7 @@ def list_(
     else:
         groups = grouped(letters.list(which), names, letters.schemas)
         number = _print_groups(names, groups, as_json)
-    of_group = f" --group {shlex.quote(group)}" if group else ""
-    show = f"connector dead-letters show ID{of_group}"
+    show = command_line("dead-letters show", "ID", stream=letters.stream, group=group)
     hint = f"; to explain one: {show}" if number and not as_json else ""
     err(
         f"{counted(number, 'dead letter')} of"

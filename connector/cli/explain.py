@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from connector.cli.parameters import TABLE, config_of, json_option, row_key_in
+from connector.cli.remedies import command_line
 from connector.cli.terminal import err, escaped, out, show_fact, show_table, shown_bytes
 from connector.cli.terminal import table as empty_table
 from connector.dead_letters.filter import text_of_bytes
@@ -59,9 +60,10 @@ def messages(history: RowHistory) -> Iterator[str]:
     for source in history.not_looked_at:
         yield f"not looked at: {source}"
     if history.is_confirmed is False:
+        rebuild = command_line("table rebuild", history.table)
         yield (
-            "warning: the table has another row than the changelog gives; connector table rebuild"
-            f" {history.table} makes it from the changelog"
+            f"warning: the table has another row than the changelog gives; {rebuild} makes it from"
+            " the changelog"
         )
     if not history.is_known:
         reason = "it may have left the changelog" if history.trimmed_to else "it never existed"

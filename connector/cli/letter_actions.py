@@ -33,6 +33,7 @@ from connector.cli.parameters import (
     why_option,
 )
 from connector.cli.progress import Progress
+from connector.cli.remedies import command_line
 from connector.cli.terminal import err, escaped, out, show_event, show_table, table
 from connector.clock import now_us
 from connector.dead_letters.envelope import dead_letter_topic
@@ -237,20 +238,20 @@ def replay(
     else:
         tally = _show_plan(letters, which, steps, max_attempts, as_json=as_json)
     _check_exist(which.ids, tally.verdicts.total(), letters)
-    _print_next_step(tally, group, execute=execute, wait=wait)
+    _print_next_step(letters, tally, execute=execute, wait=wait)
     # The command may be run again to continue waiting.
     replayed_before = tally.refused[ALREADY_REPLAYED] if wait else 0
     is_applied = not wait or letters.wait(which, since=started_at)
     return 1 if not is_applied or tally.verdicts[Verdict.REFUSE] > replayed_before else 0
 
 
-def _print_next_step(tally: Tally, group: str | None, *, execute: bool, wait: bool) -> None:
+def _print_next_step(letters: DeadLetters, tally: Tally, *, execute: bool, wait: bool) -> None:
     if not execute:
-        _print_new_change_hint(tally)
+        _print_new_change_hint(letters, tally)
         if tally.verdicts[Verdict.REPLAY] or tally.verdicts[Verdict.PARK]:
             err('nothing was sent: this was a dry run; add --execute --why "…" to send')
-    elif tally.verdicts[Verdict.REPLAY] and group is not None:
-        err(f"a consumer of the group {group} with replays=True reads the replayed records")
+    elif tally.verdicts[Verdict.REPLAY] and letters.group is not None:
+        err(f"a consumer of the group {letters.group} with replays=True reads the replayed records")
     elif tally.verdicts[Verdict.REPLAY] and not wait:
         err(
             "the replayed records are in the change topic; `connector run` ingests and applies"
@@ -336,19 +337,18 @@ def _execute(letters: DeadLetters, send: Callable[..., Tally], *, wait: bool) ->
             err(f"{count:,} were replayed before")
             continue
         err(f"refused {count:,}: {escaped(because)}; run it without --execute to see each letter")
-    _print_new_change_hint(tally)
+    _print_new_change_hint(letters, tally)
     if stop.is_set():
         err("stopped after the current transaction; run it again to continue with the rest")
         raise KeyboardInterrupt
     return tally
 
 
-def _print_new_change_hint(tally: Tally) -> None:
+def _print_new_change_hint(letters: DeadLetters, tally: Tally) -> None:
     if tally.too_late:
-        err(
-            "to publish the effect of a change that is too late: connector dead-letters show ID"
-            " --new-change"
-        )
+        which = {"stream": letters.stream, "group": letters.group}
+        show = command_line("dead-letters show --new-change", "ID", **which)
+        err(f"to publish the effect of a change that is too late: {show}")
 
 
 def _print_tally(letters: DeadLetters, tally: Tally, would_be: str = "") -> None:
@@ -404,9 +404,8 @@ def _edit(
 def _check_exist(ids: Collection[str], number: int, letters: DeadLetters) -> None:
     if missing := max(0, len(ids) - number):
         named = f"{missing:,} of the dead letters that you named"
-        raise dead_letter_missing(
-            dead_letter_topic(letters.topic, letters.group), named, letters.topic, letters.group
-        )
+        topic = dead_letter_topic(letters.topic, letters.group)
+        raise dead_letter_missing(topic, named, letters.stream, letters.group)
 
 
 def _verb(action: Action, name: str, summary: str) -> click.Command:

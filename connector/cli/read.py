@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 
 from connector.cli.parameters import DURATION_S, MEMORY, TABLE, config_of, json_option
+from connector.cli.remedies import command_line
 from connector.cli.terminal import err, escaped, out, show_event, show_table, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import EPOCH, MICROSECOND, view_of_bytes
@@ -89,34 +90,31 @@ def command(
     }
     with read(config, name, **options, on_event=show_event, memory=memory) as table_read:
         err(table_read.text)
-        _report_missing(table_read.missing)
+        _report_missing(table_read.missing, config.tables[name].stream)
         if as_json:
             _print_json(table_read, itertools.islice(table_read.rows, limit))
         else:
             _print_table(table_read, limit or ROWS_FOR_PEOPLE)
 
 
-def _report_missing(missing: OpenLetters) -> None:
+def _report_missing(missing: OpenLetters, stream: str) -> None:
     """Report the dead letters and releases whose changes the rows may lack (DLQ-7)."""
     if missing.count:
         number = counted(missing.count, "dead letter")
         at_most = (
             "" if missing.is_known else f" at most ({missing.problem or 'Kafka cannot be reached'})"
         )
-        err(
-            f"the changes in {number}{at_most} are not in these rows; to see them: connector"
-            " dead-letters list"
-        )
+        letters = command_line("dead-letters list", stream=stream)
+        err(f"the changes in {number}{at_most} are not in these rows; to see them: {letters}")
     elif missing.under_way:
         err(
             "the changes in some replayed dead letters are not in these rows: ingest has not read"
             " them yet"
         )
     if missing.withheld:
-        err(
-            f"{counted(missing.withheld, 'release')} of write streams may have rows that are not"
-            " shown; to see why: connector write-streams list"
-        )
+        releases = counted(missing.withheld, "release")
+        why = command_line("write-streams list", stream)
+        err(f"{releases} of write streams may have rows that are not shown; to see why: {why}")
 
 
 def _print_json(table_read: TableRead, rows: Iterable[tuple[Any, ...]]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from connector.dead_letters.envelope import (
@@ -21,54 +21,59 @@ from connector.tables.published import topic_of_tables
 from connector.write_streams.model import topic_of_catalog
 
 
+def command_line(words: str, *arguments: str, **options: str | None) -> str:
+    """A command line to copy, with its values quoted for a shell.
+
+    `words` are the command and its fixed options, for example `table rebuild`. An option
+    without a value is left out. For example, `command_line("dead-letters list", stream="orders")`.
+    """
+    line = ["connector", *words.split()]
+    for name, value in options.items():
+        line += [] if value is None else [f"--{name.replace('_', '-')}", value]
+    if any(argument.startswith("-") for argument in arguments):
+        line.append("--")
+    return shlex.join([*line, *arguments])
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """A command line without its values.
 
     - `words` are the command and its fixed options, for example `table rebuild`.
-    - `arguments` are fields of the error. Without one of them there is no command.
-    - `options` are fields of the error by option. An option without its field is left out, unless
-      it is `needed`.
+    - `arguments` are fields of the error, and so are `options`, which have the names of options.
+      Without one of them there is no command.
+    - `may_lack` are further options. One without its field is left out.
     """
 
     words: str
     arguments: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
-    needed: frozenset[str] = frozenset()
+    options: tuple[str, ...] = ()
+    may_lack: tuple[str, ...] = ()
 
     def line(self, fields: Mapping[str, object]) -> str | None:
         """The command line with the values of an error. None: a needed value is not known."""
-        missing = {name for name in self.options.values() if fields.get(name) is None}
-        if missing & self.needed or any(fields.get(name) is None for name in self.arguments):
+        given = {name: str(value) for name, value in fields.items() if value is not None}
+        if not given.keys() >= {*self.arguments, *self.options}:
             return None
-        words = ["connector", *self.words.split()]
-        for option, name in self.options.items():
-            words += [] if name in missing else [option, str(fields[name])]
-        arguments = [str(fields[name]) for name in self.arguments]
-        if any(argument.startswith("-") for argument in arguments):
-            words.append("--")
-        return shlex.join([*words, *arguments])
+        options = {name: given.get(name) for name in (*self.options, *self.may_lack)}
+        return command_line(self.words, *(given[name] for name in self.arguments), **options)
 
 
-_OF_STREAM: Final = {"--stream": "stream"}
-_OF_BATCH: Final = {"--stream": "stream", "--ingest-batch": "ingest_batch"}
+_OF_STREAM: Final = ("stream",)
+_OF_BATCH: Final = ("stream", "ingest_batch")
 _STATUS: Final = (Template("status"),)
 _REBUILD: Final = (Template("table rebuild", ("table",)),)
 _LIST_LETTERS: Final = (Template("dead-letters list", options=_OF_STREAM),)
 _LIST_ALL_LETTERS: Final = (
-    Template("dead-letters list --state any --json", options=_OF_STREAM | {"--group": "group"}),
+    Template("dead-letters list --state any --json", (), _OF_STREAM, ("group",)),
 )
 _LIST_WRITE_STREAMS: Final = (Template("write-streams list", ("stream",)),)
-_STOP_BROKER: Final = (
-    Template("broker stop", options={"--folder": "folder"}, needed=frozenset({"folder"})),
-)
+_STOP_BROKER: Final = (Template("broker stop", options=("folder",)),)
 
 TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "AS_OF_TOO_OLD": _STATUS,
     "BROKER_FOLDER_IN_USE": _STOP_BROKER,
-    "BROKER_UNREACHABLE": (
-        Template("broker start", options={"--port": "port"}, needed=frozenset({"port"})),
-    ),
+    "BROKER_UNREACHABLE": (Template("broker start", options=("port",)),),
     "COMMIT_FOREIGN": _REBUILD,
     "CONFIG_MISSING": (Template("--help"),),
     "CUT_MISSING": _STATUS,
@@ -79,7 +84,7 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "REJECTED_RATIO_EXCEEDED": (
         Template("dead-letters list", options=_OF_BATCH),
         # Without --execute it sends nothing: it shows what a replay would do.
-        Template("dead-letters replay", options=_OF_BATCH, needed=frozenset({"ingest_batch"})),
+        Template("dead-letters replay", options=_OF_BATCH),
     ),
     "RELEASE_TOO_LATE": _LIST_WRITE_STREAMS,
     "RELEASE_UNKNOWN": _LIST_WRITE_STREAMS,
@@ -95,7 +100,7 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "TABLE_REJECTS_CHANGES": _REBUILD,
     "TABLE_STALE": _STATUS,
     "TRANSACTION_UNKNOWN": (Template("transactions list", ("stream",)),),
-    "TOPIC_MISSING": (Template("topic create", ("topic",), {"--group": "group"}),),
+    "TOPIC_MISSING": (Template("topic create", ("topic",), (), ("group",)),),
 }
 """Code -> the commands that help, in order. Each can be run without harm, or stops at once."""
 
@@ -103,7 +108,7 @@ _VALIDATE: Final = Template("validate")
 _LIST_PARTITIONS: Final = Template("partitions list", ("stream",))
 _LIST_TRANSACTIONS: Final = Template("transactions list", ("stream",))
 _BATCHES_AND_APPLIES: Final = Template("jobs --by hour")
-_LAST_JOBS: Final = Template("jobs", options={"--table": "table"})
+_LAST_JOBS: Final = Template("jobs", options=("table",))
 REASONS: Final[Mapping[str, Template]] = {
     "HEADROOM": _VALIDATE,
     "PIPELINE_DOWN": Template("run"),

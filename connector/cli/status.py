@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from connector.cli.parameters import config_of, json_option
-from connector.cli.remedies import command_of_reason
+from connector.cli.remedies import command_line, command_of_reason
 from connector.cli.terminal import (
     clear_screen,
     err,
@@ -150,23 +150,17 @@ def commands(report: StatusReport) -> list[str]:
     """The commands that help with the reasons and the hints, each once."""
     of_reasons = map(command_of_reason, report.reasons)
     stalled = [stream.name for stream in report.streams.values() if stream.stalled]
-    of_stalls = (f"connector partitions list {name}" for name in stalled)  # also unverified ones
+    of_stalls = (command_line("partitions list", name) for name in stalled)  # also unverified ones
     of_columns = (line for table in report.tables.values() for line in add_column(table))
     return list(dict.fromkeys([*of_reasons, *of_stalls, *of_columns]))
 
 
 def add_column(status: TableStatus) -> list[str]:
-    """The command that adds a column for unmapped cells. Names of tables need no quotes."""
-    columns = (_column_for(*cell) for cell in status.cells_without_column)
-    column = next(filter(None, columns), None)
-    return [] if column is None else [f"connector table alter {status.name} add-column {column}"]
-
-
-def _column_for(family: str, qualifier: bytes) -> str | None:
-    """The arguments of a column for a cell. None: the qualifier cannot be its name."""
-    name = qualifier.decode("ascii", "replace")
-    is_name = name.isidentifier() and name.isascii() and not name.startswith("_")
-    return f"{name} STRING --family {family}" if is_name else None
+    """The command that adds a column for unmapped cells."""
+    if (column := status.column_to_add) is None:
+        return []
+    words = f"table alter {status.name} add-column {column.name} {column.type}"
+    return [command_line(words, family=column.family)]
 
 
 def facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
@@ -174,10 +168,8 @@ def facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     if stream.bridge is not None:
         yield from stream.bridge.facts(stream.now)
         if transaction := stream.bridge.lacking:
-            yield (
-                "if they are lost",
-                f"connector bridge {stream.name} --skip-transaction {transaction}",
-            )
+            skip = command_line("bridge", stream.name, skip_transaction=transaction)
+            yield "if they are lost", skip
     yield from _progress_facts(stream)
     yield from _partition_facts(stream)
     if stream.late:

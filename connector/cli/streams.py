@@ -10,6 +10,7 @@ import click
 
 from connector.cli.layout import Table
 from connector.cli.parameters import MOMENT, STREAM, check_why, config_of, json_option, why_option
+from connector.cli.remedies import command_line
 from connector.cli.terminal import err, escaped, out, show_table, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
@@ -97,10 +98,8 @@ def close(ctx: click.Context, stream: str, name: str, why: str) -> None:
     """
     request, is_new = close_partition(config_of(ctx), stream, name, why=why)
     if is_new:
-        err(
-            f"{name} of {request.stream} closes with the next batch; to check it: connector"
-            f" partitions list {request.stream}"
-        )
+        check = command_line("partitions list", request.stream)
+        err(f"{name} of {request.stream} closes with the next batch; to check it: {check}")
     else:
         err(
             f"{request.made_by} requested this at {view_of_time(request.made_at)}"
@@ -161,10 +160,8 @@ def release(
     release_transaction(
         config_of(ctx), stream, transaction, commit_timestamp=commit_timestamp, why=why
     )
-    err(
-        f"{escaped(transaction)} is released with the next check; to check it: connector"
-        f" transactions list {stream}"
-    )
+    check = command_line("transactions list", stream)
+    err(f"{escaped(transaction)} is released with the next check; to check it: {check}")
 
 
 @click.group()

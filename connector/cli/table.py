@@ -4,7 +4,9 @@ rebuild (TBL-20, TBL-21).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -71,8 +73,12 @@ def _print(jobs: list[Job], *, with_owner: bool) -> None:
         below = "" if job.watermark_after is None else str(view_of_time(job.watermark_after))
         batches = f"{job.from_batch + 1} to {job.to_batch}" if job.to_batch > job.from_batch else ""
         if job.kind in MAINTENANCE:
-            batches = counted(job.files, "file")
-        counts = (f"{job.changes:,}", f"{job.letters:,}")
+            batches = "" if job.error else counted(job.files, "file")
+        sums = JobSum(job.ended_at, job.kind).with_job(job)
+        counts = (
+            f"{getattr(sums, name):,}" if sums.knows(name) else ""
+            for name in ("changes", "letters")
+        )
         shown.add_row(
             *((escaped(job.table or job.stream),) if with_owner else ()),
             _kind(job.kind),
@@ -134,6 +140,19 @@ def jobs_command(
     err(f"{counted(len(jobs), 'job')} within {duration(within)}")
 
 
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+_FIGURES: Final[Mapping[str, Callable[[int], str]]] = {
+    "cpu_us": lambda cpu_us: f"{cpu_us / 1e6:,.1f} s",
+    "changes": "{:,}".format,
+    "letters": "{:,}".format,
+    "bytes_read": _megabytes,
+    "bytes_written": _megabytes,
+}
+
+
 def _print_sums(sums: list[JobSum]) -> None:
     columns = ("jobs", "failed", "took", "cpu", "changes", "letters", "read", "written")
     shown = empty_table("since", "job", *columns, right=frozenset(columns))
@@ -142,8 +161,10 @@ def _print_sums(sums: list[JobSum]) -> None:
             str(view_of_time(row.since)).replace(":00.000000", ""),
             _kind(row.kind),
             *(f"{row.jobs:,}", f"{row.failed:,}", f"{row.duration_us / 1e6:,.1f} s"),
-            *(f"{row.cpu_us / 1e6:,.1f} s", f"{row.changes:,}", f"{row.letters:,}"),
-            *(f"{size / 1e6:,.1f} MB" for size in (row.bytes_read, row.bytes_written)),
+            *(
+                shown_as(getattr(row, name)) if row.knows(name) else ""
+                for name, shown_as in _FIGURES.items()
+            ),
         )
     show_table(shown)
 
@@ -273,7 +294,7 @@ def define(ctx: click.Context, given: str, key: tuple[str, ...], stream: str | N
     of_stream = find_stream(config, stream)
     if given == "-" or Path(given).exists():
         try:
-            with click.open_file(given, encoding="utf-8") as file:
+            with click.open_file(given, encoding="utf-8-sig") as file:
                 defined = tables_of(file, key)
         except ValueError as error:
             raise click.UsageError(f"{escaped(given)}, {escaped(str(error))}") from None

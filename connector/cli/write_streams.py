@@ -4,6 +4,8 @@ the actions of an operator (WRS-23).
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from connector.cli.parameters import (
@@ -14,6 +16,7 @@ from connector.cli.parameters import (
     config_of,
     json_option,
 )
+from connector.cli.remedies import command_line
 from connector.cli.terminal import err, escaped, out, show_event, show_table, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
@@ -92,42 +95,36 @@ def _print_remedies(listed: WriteStreamList) -> None:
             f" {session.stream_partition} has not moved for {since}, and delays the low watermark"
         )
         if session.write_streams:
-            err(
-                "to end it: connector write-streams finalize"
-                f" {listed.stream} {session.write_streams[0]}"
-            )
+            end = command_line("write-streams finalize", listed.stream, session.write_streams[0])
+            err(f"to end it: {end}")
     if any(release.withheld is Withheld.NO for release in listed.releases):
-        err("to ingest the rows: connector run")
+        err(f"to ingest the rows: {command_line('run')}")
     for release in listed.releases:
         state = "incomplete" if release.withheld is Withheld.NO else "withheld"
         err(
             f"the release of {named(release)} is {state}: {release.problem}; {release.remedy}"
             + (" (requested)" if release.is_requested else "")
         )
-        options = {
-            Withheld.ROWS: ' --without-rejected --why "..."',
-            Withheld.TOO_LATE: " --again",
-        }
-        if release.withheld in options and not release.is_requested:
-            err(
-                f"to release it: connector write-streams release {listed.stream}"
-                f" {request_of(release, listed.releases)}{options[release.withheld]}"
-            )
+        if release.withheld in _RELEASES and not release.is_requested:
+            err(f"to release it: {request_of(release, listed)}")
 
 
-def request_of(release: ReleaseStatus, others: list[ReleaseStatus]) -> str:
-    """The arguments that name a release: a write stream, and the commit timestamp if the write
-    stream has several releases that are withheld for the same reason.
+_RELEASES: Final = {Withheld.ROWS: "--without-rejected --why …", Withheld.TOO_LATE: "--again"}
+
+
+def request_of(release: ReleaseStatus, listed: WriteStreamList) -> str:
+    """The command that releases a withheld release. It names a write stream, and the commit
+    timestamp if the write stream has several releases that are withheld for the same reason.
     """
     name = release.write_streams[0]
     alike = [
         other
-        for other in others
+        for other in listed.releases
         if other.withheld is release.withheld and name in other.write_streams
     ]
-    if len(alike) == 1:
-        return name
-    return f"{name} --commit-timestamp {view_of_time(release.commit_timestamp)}"
+    time = str(view_of_time(release.commit_timestamp)) if len(alike) > 1 else None
+    words = f"write-streams release {_RELEASES[release.withheld]}"
+    return command_line(words, listed.stream, name, commit_timestamp=time)
 
 
 @command.command()
@@ -259,4 +256,4 @@ def release(
     else:
         release_rows(config, stream, name, commit_timestamp=commit_timestamp, why=why or "")
         err("the release becomes visible without the rejected rows")
-    err(f"to check it: connector write-streams list {stream}")
+    err(f"to check it: {command_line('write-streams list', stream)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from urllib.parse import quote
 from connector.cli import explain as explain_command
 from connector.cli import letter_view
 from connector.cli.layout import Table
-from connector.cli.remedies import command_of_reason
+from connector.cli.remedies import command_line, command_of_reason
 from connector.cli.status import add_column, cut, facts, pipelines, to_the_second
 from connector.cli.streams import table_of_partitions
 from connector.clock import now_us
@@ -143,7 +142,7 @@ class Pages:
             "title": f"Row of {definition.name}",
             "table": definition.name,
             "key": key,
-            "command": shlex.join(["connector", "explain", definition.name, key]),
+            "command": command_line("explain", definition.name, key),
             "messages": [_cut(message) for message in explain_command.messages(history)],
             "facts": _facts(explain_command.facts(history)) if history.is_known else [],
             "grids": [_grid(shown) for shown in explain_command.tables(history)],
@@ -180,7 +179,6 @@ class Pages:
         hexes, decoded = list[str](), list[str]()
         if letter.value is not None:
             hexes, decoded = letter_view.value_lines(letter.value, letter.reason, letters.schemas)
-        of_letter = ["--stream", stream, "--", letter.id]
         values = {
             "title": f"Dead letter {letter.id}",
             "stream": stream,
@@ -192,8 +190,8 @@ class Pages:
             "hexes": hexes,
             "decoded": decoded,
             "commands": [
-                shlex.join(["connector", "dead-letters", *words, *of_letter])
-                for words in (["show", "--all"], ["replay", "--execute", "--why", "…"])
+                command_line(f"dead-letters {words}", letter.id, stream=stream)
+                for words in ("show --all", "replay --execute --why …")
             ],
         }
         return Page("letter", values)
@@ -257,9 +255,11 @@ def _about(report: StatusReport, *, stream: str = "", table: str = "") -> Status
 
 
 def _commands_for_letters(stream: str, reason: str) -> list[str]:
-    which = ["--reason", reason] if reason else ["--all"]
-    replay = ["connector", "dead-letters", "replay", "--stream", stream, *which]
-    return [shlex.join(replay), shlex.join([*replay, "--execute", "--why", "…"])]
+    words = "dead-letters replay" if reason else "dead-letters replay --all"
+    return [
+        command_line(f"{words}{execute}", stream=stream, reason=reason or None)
+        for execute in ("", " --execute --why …")
+    ]
 
 
 def _reasons(reason: str) -> frozenset[rejection.Reason]:

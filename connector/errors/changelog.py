@@ -48,6 +48,18 @@ def pipeline_running(work: str, pipeline: str, stream: str) -> WriterConflictErr
     )
 
 
+def erasure_running(stream: str, erasure: str) -> WriterConflictError:
+    return WriterConflictError(
+        "ERASURE_RUNNING",
+        f"The pipeline of stream {stream} cannot start beside an erasure",
+        f"The erasure {erasure}. It would stop without an end if the pipeline wrote to the same"
+        " tables",
+        "Start the pipeline when the erasure has ended. If you stop the erasure, run it again"
+        " later",
+        stream=stream,
+    )
+
+
 def audit_failed(stream: str, faults: str) -> ConnectorError:
     return ConnectorError(
         "AUDIT_FAILED",

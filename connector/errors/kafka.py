@@ -118,6 +118,17 @@ def topic_replaced(topic: str, stored_id: str, topic_id: str) -> TopicError:
     )
 
 
+def source_topic_missing(topic: str) -> TopicError:
+    return TopicError(
+        "SOURCE_TOPIC_MISSING",
+        f"There is no topic {topic}",
+        "The program that writes the source has not made it, its name is another one, or Kafka does"
+        " not show it to this user (right: Read)",
+        "Correct the name, or wait until that program has written a record",
+        topic=topic,
+    )
+
+
 def source_topic_replaced(topic: str, stored_id: str, topic_id: str) -> TopicError:
     return TopicError(
         "TOPIC_REPLACED",

@@ -162,13 +162,14 @@ def table_rejects_changes(
     )
 
 
-def blocking_letters_too_many(table: str, limit: str) -> TableError:
+def blocking_letters_too_many(table: str, stream: str, limit: str) -> TableError:
     return TableError(
         "ROWS_BLOCKED",
         f"More than {limit} dead letters block rows of table {table}",
         "Each dead letter blocks the row of its key (block_rows)",
         "Repair and replay the dead letters, or discard them, or set block_rows = false",
         table=table,
+        stream=stream,
     )
 
 
@@ -273,6 +274,18 @@ def columns_foreign(path: str, cause: str, otherwise: str) -> TableError:
     )
 
 
+def checkpoint_lost(path: str, cause: str) -> TableError:
+    return TableError(
+        "TABLE_DAMAGED",
+        f"The Delta log of {path} is damaged",
+        cause,
+        f"If its commits are there from the newest checkpoint on, delete"
+        f" {path}/_delta_log/_last_checkpoint: it only helps to read the log. Otherwise restore"
+        " _delta_log from a backup",
+        path=path,
+    )
+
+
 def file_damaged(
     problem: str, path: str, file: str, what: str, remedy: str, **table: str
 ) -> TableError:
@@ -325,7 +338,7 @@ def table_stale(table: str, age: str, bound: str, cause: str, as_of: int | None)
 
 
 def table_stale_blocked(
-    table: str, age: str, bound: str, since: str, as_of: int | None
+    table: str, stream: str, age: str, bound: str, since: str, as_of: int | None
 ) -> StaleTableError:
     return StaleTableError(
         "ROWS_BLOCKED",
@@ -334,6 +347,7 @@ def table_stale_blocked(
         "Repair and replay the dead letters, or discard them, or read the table as it is"
         " (allow_stale)",
         table=table,
+        stream=stream,
         as_of=as_of,
     )
 

@@ -37,6 +37,9 @@ MAX_SCHEMA_NODES: Final = 1_000
 """A ChangeRecord has about 80 types. The limit bounds the work that a schema can cause."""
 
 MAX_SCHEMA_DEPTH: Final = 64
+_is_protobuf = re.compile(
+    r"\s*(//|/\*|(syntax|edition|package|import|option|message|enum)\b)"
+).match
 _NAMED: Final = ("record", "error", "enum", "fixed")
 _COMPLEX: Final = (*_NAMED, "array", "map")
 _PROMOTIONS: Final = frozenset({("int", "long"), ("string", "bytes"), ("bytes", "string")})
@@ -214,9 +217,30 @@ def _are_texts(symbols: Datum) -> bool:
 
 
 def _why_no_schema(schema: Datum) -> str:
-    if isinstance(schema, dict) and isinstance(schema.get("schemaType"), str):
-        return f"is of the kind {schema['schemaType']}, and is not an Avro schema"
     return f"is not an Avro schema: {json.dumps(schema):.80} is no type"
+
+
+def schema_of_text(text: str) -> Datum:
+    """Return the schema that a text of a registry has, decoded. Raises `UnreadableSchemaError` if
+    it is not JSON, or of another kind than Avro. Not every registry names the kind.
+    """
+    kind = "PROTOBUF" if _is_protobuf(text) else None
+    try:
+        schema = None if kind else json.loads(text)
+    except (ValueError, RecursionError):
+        raise UnreadableSchemaError("is not an Avro schema: it is not JSON") from None
+    if isinstance(schema, dict):
+        is_json_schema = schema.get("type") == "object" or (
+            "$schema" in schema and schema.get("type") not in _NAMED
+        )
+        named = schema.get("schemaType", "JSON" if is_json_schema else None)
+        kind = named if isinstance(named, str) else None
+    if kind is not None:
+        raise UnreadableSchemaError(
+            f"is of the kind {kind}, and is not an Avro schema: let the program that writes the"
+            " records write Avro"
+        )
+    return schema
 
 
 def compile_plan(writer: Datum, reader: Datum) -> Plan:

@@ -25,7 +25,7 @@ from connector.errors import InvalidChangeError
 from connector.records import avro_plan
 from connector.records.avro_decoder import DamagedError
 from connector.records.avro_encoder import encode_body
-from connector.records.avro_plan import Plan, UnreadableSchemaError, compile_plan
+from connector.records.avro_plan import Plan, UnreadableSchemaError, compile_plan, schema_of_text
 from connector.records.body_decoder import decode_body
 from connector.records.datum import build
 from connector.records.field_types import check_types
@@ -290,7 +290,7 @@ def _inconvertible(plan: Plan, schema: str | None) -> Rejection:
 def plan_of(schema: str) -> Plan | str:
     """Return how records of a writer schema are read, or a text that says why it cannot be used."""
     try:
-        return compile_plan(avro_plan.parse_schema(json.loads(schema)), _PARSED)
+        return compile_plan(avro_plan.parse_schema(schema_of_text(schema)), _PARSED)
     except UnreadableSchemaError as error:
         return str(error)
     except _SCHEMA_FAULTS as error:

@@ -9,9 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from connector.errors import ConfigError
-from connector.tables.alterations import ColumnOverride, overridden_columns, with_overrides
+from connector.tables.alterations import (
+    ColumnOverride,
+    may_add,
+    overridden_columns,
+    with_overrides,
+)
 from connector.tables.column_names import unmapped_name
-from connector.tables.definition import Column, TableDefinition
+from connector.tables.definition import Column, TableDefinition, column_faults
+from connector.tables.stored_definition import ColumnIds
+from connector.tables.values import DataType, Encoding
 from connector.text import counted, one_of
 
 MAX_CELLS: Final = 10
@@ -53,6 +60,26 @@ def cells_without_column(
     shown = {column.cell for column in (*wanted, *(stored or declared).columns)}
     new = {cell for cell in cells if cell not in shown and not cell[1].startswith(_RESERVED)}
     return tuple(sorted(new))
+
+
+def column_to_add(
+    declared: TableDefinition,
+    stored: tuple[TableDefinition, ColumnIds] | None,
+    overrides: Sequence[ColumnOverride],
+    cells: Iterable[tuple[str, bytes]],
+) -> Column | None:
+    """Return a column for the first of the cells that an operator can add one for, and None if
+    there is no such cell. Parameters as for `definition_hints`, with the ids of the columns.
+    """
+    definition = stored and stored[0]
+    for family, qualifier in cells_without_column(declared, definition, overrides, cells):
+        name = qualifier.decode("ascii", "replace")
+        of_column = (name, family, qualifier, DataType.STRING)
+        if any(column_faults(*of_column, Encoding.TEXT)):
+            continue
+        if may_add(declared, stored, overrides, column := Column(*of_column)):
+            return column
+    return None
 
 
 def lines_of(table: str, column: Column) -> str:

@@ -15,7 +15,7 @@ from connector.reports.bridge_status import BridgeStatus
 from connector.reports.headroom import Headroom
 from connector.reports.series import NO_DURATIONS, Histogram, Kind, Sample, Series
 from connector.reports.stream_status import NONE_OPEN, OpenLetters
-from connector.state.jobs import MAINTENANCE, Job, JobKind
+from connector.state.jobs import FIGURES, MAINTENANCE, Job, JobKind
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.state.unapplied import NOTHING_COUNTED, BatchContents, TableChanges, Unapplied
@@ -417,7 +417,8 @@ class ProcessFigures:
             yield Sample(series, value)
         for kind in (JobKind.APPLY, JobKind.REBUILD, *MAINTENANCE):
             yield Sample(JOBS, self.jobs.get(kind, NO_DURATIONS), (kind.value,))
-            yield Sample(JOB_CPU, self.cpu_us.get(kind, 0) / 1_000_000, (kind.value,))
+            if "cpu_us" in FIGURES[kind]:
+                yield Sample(JOB_CPU, self.cpu_us.get(kind, 0) / 1_000_000, (kind.value,))
             yield Sample(FAILED_JOBS, self.failed.get(kind, 0), (kind.value,))
         for owner, kinds in self.failing.items():
             yield Sample(MAINTENANCE_FAILING, int(bool(kinds)), owner)

@@ -96,7 +96,7 @@ def text_of_waiting(waiting: Failure, now: int) -> str:
     return f"waits for {_SYSTEMS.get(kind, 'Kafka')} since {since} ({waiting.code})"
 
 
-_SYSTEMS: Final = {"REGISTRY": "the registry", "STORE": "the object store"}
+_SYSTEMS: Final = {"REGISTRY": "the registry", "STORE": "the object store", "ERASURE": "an erasure"}
 
 
 def pipeline_status(

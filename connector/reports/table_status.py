@@ -12,7 +12,7 @@ from connector.state.jobs import Job, failed_maintenance, keeps_bound, p95_s, re
 from connector.state.pace import APPLY_EVERY_S
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
-from connector.tables.definition import TableDefinition
+from connector.tables.definition import Column, TableDefinition
 from connector.text import counted
 from connector.watermarks.freshness import is_fresh
 from connector.watermarks.frontier import Stall
@@ -56,6 +56,7 @@ class TableStatus(Viewed):
                                     confirmed the table since (RUN-7)
     definition_hints                the hints about its definition (EVO-2)
     cells_without_column            families and qualifiers of recent changes that no column shows
+    column_to_add                   a column for one of them, if an operator can add one
     maintenance                     the last compaction and the last clean-up, of the table and its
                                     tombstone table (TBL-15)
     other_commits                   the operations of other programs since lowmark's newest commit:
@@ -92,6 +93,7 @@ class TableStatus(Viewed):
     misfit_texts: Hidden[tuple[str, ...]] = ()
     definition_hints: Hidden[tuple[str, ...]] = ()
     cells_without_column: Hidden[tuple[tuple[str, bytes], ...]] = ()
+    column_to_add: Hidden[Column | None] = None
 
     @property
     def age_s(self) -> Shown[float | None]:

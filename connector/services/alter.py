@@ -13,7 +13,6 @@ from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.settings import find_table
 from connector.errors import argument_invalid
-from connector.errors.definitions import column_exists
 from connector.events import OnEvent, log_event, warning
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
@@ -21,10 +20,10 @@ from connector.services.warehouses import warehouse_of
 from connector.tables.alterations import (
     Alteration,
     ColumnOverride,
+    check_is_new,
     column_named,
-    declared_alteration,
     overridden_columns,
-    with_overrides,
+    override_alteration,
 )
 from connector.tables.definition import Column, TableDefinition
 
@@ -108,10 +107,7 @@ def alter_table(
     name, column = _column(table, before, stored and stored[0], add, drop, default)
     only_default = default is not None and _is_as_declared(declared, earlier, name)
     override = ColumnOverride(table, name, column, now_us(), who(), only_default)
-    others = [other for other in earlier if other.name.lower() != name.lower()]
-    # The columns of `earlier` may not go together, until one is dropped.
-    wanted = with_overrides(declared, [*others, override])
-    change = None if stored is None else declared_alteration(*stored, declared, [*others, override])
+    wanted, change = override_alteration(declared, stored, earlier, override)
     columns = wanted.columns if change is None else change.definition.columns
     if not dry_run:
         overrides.alter(override)
@@ -129,8 +125,7 @@ def _column(
     default: tuple[str, str | None] | None,
 ) -> tuple[str, Column | None]:
     if add is not None:
-        if add.name.lower() in {column.name.lower() for column in before}:
-            raise column_exists(table, add.name)
+        check_is_new(table, before, add.name)
         return add.name, add
     if drop is not None:
         # The configuration may have lost a column that the table has.

@@ -91,6 +91,7 @@ class DeadLetters:
     is missing, and `BrokerError` if a needed schema cannot be read.
 
     Attributes:
+        stream: The name of the stream.
         topic: The change topic.
         group: The group of readers, or None.
         schemas: Used for decoding. A schema of the registry is read when it is needed.
@@ -126,7 +127,7 @@ class DeadLetters:
         self._config, self._stream = config, find_stream(config, stream)
         self._by, self._on_event = who() if by is None else by, on_event
         check_note("by", self._by)
-        self.topic = self._stream.topic
+        self.stream, self.topic = self._stream.name, self._stream.topic
         self.group = None if group is None else check_group(group)
         self._registry = _RegistrySchemas(config.registry)
         self.schemas = Schemas(self._registry)
@@ -174,7 +175,7 @@ class DeadLetters:
             return letter, status, ledger.history(letter.id)
         topic = dead_letter_topic(self.topic, self.group)
         name = f"the dead letter {letter_id}"
-        raise dead_letter_missing(topic, name, self._stream.name, self.group)
+        raise dead_letter_missing(topic, name, self.stream, self.group)
 
     def whole_ids(self, ids: Collection[str]) -> frozenset[str]:
         """Return whole ids of letters. Each may be short: a prefix of the id, or of its topic id
@@ -191,7 +192,7 @@ class DeadLetters:
             if len(examples) > 1 and text not in examples:
                 topic = dead_letter_topic(self.topic, self.group)
                 shown = ", ".join(examples[:FEW])
-                raise dead_letter_ambiguous(topic, text, shown, self._stream.name, self.group)
+                raise dead_letter_ambiguous(topic, text, shown, self.stream, self.group)
         return whole.union(
             examples[0] if examples and text not in examples else text
             for text, examples in matches.items()

@@ -20,7 +20,7 @@ from connector.records.views import Time, Viewed
 from connector.services.dead_letters import DeadLetters
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
-from connector.services.process import status_of_pipeline
+from connector.services.process import recorded, status_of_pipeline
 from connector.services.rows.letters import is_of, rejected_letters
 from connector.services.warehouses import check_logs, only_use, warehouse_of
 from connector.state.erased_keys import EraseKey, key_hash
@@ -111,8 +111,11 @@ def erase(
     pipeline = status_of_pipeline(config, definition.stream, begun_at)
     if pipeline.is_running and not dry_run:
         raise pipeline_running(f"The erasure in {table}", pipeline.text, definition.stream)
-    letters = _letters_of(config, definition, row_key, by, on_event)
     with only_use(config, [definition.stream]), ExitStack() as stack:
+        if not dry_run:
+            of_erasure = recorded(config, on_event, once=True, erasure=definition.stream)
+            on_event = stack.enter_context(of_erasure)
+        letters = _letters_of(config, definition, row_key, by, on_event)
         session = session_of(config, spark, stack, on_event, for_writing=not dry_run)
         stored = _Stored.open(config, definition, row_key, letters[0].service.schemas, session)
         if dry_run:

@@ -88,7 +88,7 @@ def who() -> str:
 
 def _document(file: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise config_missing(str(file)) from None
     except RecursionError:
@@ -105,7 +105,7 @@ def _with_files(environment: Mapping[str, str]) -> dict[str, str]:
         if variable.startswith(ENVIRONMENT_PREFIX) and variable.endswith(FILE_SUFFIX):
             try:
                 given[variable.removesuffix(FILE_SUFFIX)] = (
-                    Path(name).read_text(encoding="utf-8").rstrip("\r\n")
+                    Path(name).read_text(encoding="utf-8-sig").rstrip("\r\n")
                 )
             except (OSError, ValueError) as error:  # also a path that no file can have
                 raise secret_unreadable(variable, str(error)) from None

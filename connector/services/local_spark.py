@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import tempfile
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from connector.config.spark_settings import check_shared, is_local_master
@@ -63,6 +66,34 @@ def session_of(
     if for_writing:
         check_second_put(spark, warehouse)
     return spark
+
+
+@contextmanager
+def interrupted_by(stop: threading.Event) -> Iterator[None]:
+    """Raise `KeyboardInterrupt` in the block if a handler of SIGINT or SIGTERM sets `stop`. The
+    start of a session takes seconds, or minutes if jars are missing, and it has no work to end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread has handlers
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        handler = before[signal.Signals(number)]
+        assert callable(handler)
+        handler(number, frame)
+        if stop.is_set():
+            raise KeyboardInterrupt
+
+    mine = [number for number, handler in before.items() if callable(handler)]
+    for number in mine:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, before[number])
 
 
 def _settings(

@@ -1,5 +1,5 @@
 """The record of a running pipeline, which `run` keeps for each stream, and that of a bridge, for
-`status` (RUN-1).
+`status` (RUN-1). That of an erasure is for `run` (OPR-2).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.storage import is_local, look_every_s
 from connector.errors import ConnectorError
+from connector.errors.changelog import erasure_running
 from connector.events import APPLY_ENDS, Event, OnEvent, warning
 from connector.reports.pipeline_status import PipelineStatus, pipeline_status
 from connector.services.warehouses import warehouse_of
@@ -35,20 +36,26 @@ _END_WITHIN_S: Final = 10.0
 
 @contextmanager
 def recorded(
-    config: ConnectorConfig, on_event: OnEvent, *, once: bool, bridge: str | None = None
+    config: ConnectorConfig,
+    on_event: OnEvent,
+    *,
+    once: bool,
+    bridge: str | None = None,
+    erasure: str | None = None,
 ) -> Iterator[OnEvent]:
     """Keep the record of this process during the block. Send its events to the function that is
     returned, which passes them on. A record that cannot be written stops nothing.
 
-    The process is the pipeline of all streams, or the `bridge` of this one. A bridge may be on a
-    machine without the warehouse, so it makes no folder there. Another pipeline that runs is a
-    warning.
+    The process is the pipeline of all streams, or the `bridge` of this one, or an `erasure` in it.
+    A bridge may be on a machine without the warehouse, so it makes no folder there. Another
+    pipeline that runs is a warning.
     """
-    recorder = _Recorder(config, once=once, bridge=bridge)
+    recorder = _Recorder(config, once=once, bridge=bridge, erasure=erasure)
+    is_pipeline = bridge is None and erasure is None
 
     def work() -> None:
         with suppress(OSError):
-            if bridge is None:
+            if is_pipeline:
                 _warn_of_others(config, on_event)
         recorder.work()
 
@@ -83,12 +90,21 @@ class _Recorder:
     In an object store, the beginning and the end of a batch or of an apply are no reason to write.
     """
 
-    def __init__(self, config: ConnectorConfig, *, once: bool, bridge: str | None = None) -> None:
+    def __init__(
+        self,
+        config: ConnectorConfig,
+        *,
+        once: bool,
+        bridge: str | None = None,
+        erasure: str | None = None,
+    ) -> None:
         warehouse, now = warehouse_of(config), now_us()
-        if bridge is None:
-            self._paths = [paths.process(warehouse, stream) for stream in config.streams]
-        else:
+        if bridge is not None:
             self._paths = [paths.bridge(warehouse, bridge)]
+        elif erasure is not None:
+            self._paths = [paths.erasure(warehouse, erasure)]
+        else:
+            self._paths = [paths.process(warehouse, stream) for stream in config.streams]
         self._makes_folder = bridge is None
         self._is_local, self._every_s = is_local(warehouse), look_every_s(warehouse)
         self._changed, self._is_changed = threading.Condition(), True
@@ -96,7 +112,8 @@ class _Recorder:
             *(platform.node(), _machine(), os.getpid(), version("lowmark"), now, now),
             heartbeat_s=int(self._every_s),
             is_once=once,
-            tables=tuple(config.tables) if bridge is None else (),
+            is_starting=erasure is None,
+            tables=tuple(config.tables) if bridge is None and erasure is None else (),
         )
 
     def change(self, event: Event) -> None:
@@ -225,6 +242,16 @@ def status_of_pipeline(config: ConnectorConfig, stream: str, now: int) -> Pipeli
 def status_of_bridge(config: ConnectorConfig, stream: str, now: int) -> PipelineStatus:
     """As `status_of_pipeline`, for the bridge of a stream."""
     return _status_of(config, paths.bridge(warehouse_of(config), stream), now)
+
+
+def check_no_erasure(config: ConnectorConfig) -> None:
+    """Raise `WriterConflictError` if an erasure runs in one of the streams (OPR-2): it would refuse
+    to commit beside a pipeline.
+    """
+    for stream in config.streams:
+        erasure = _status_of(config, paths.erasure(warehouse_of(config), stream), now_us())
+        if erasure.is_running:
+            raise erasure_running(stream, erasure.text_with("erases a row"))
 
 
 def _status_of(config: ConnectorConfig, path: str, now: int) -> PipelineStatus:

@@ -190,7 +190,7 @@ def _as_applied(
         state = replace(state, complete_to_batch=to, to_batch=to)
     as_of = progress.as_of(state)
     if not allow_stale:
-        progress.check_age(name, as_of, bound, now, state.blocked_rows)
+        progress.check_age(name, config.tables[name].stream, as_of, bound, now, state.blocked_rows)
     return _plain_read(name, table, state, as_of)
 
 

@@ -28,9 +28,9 @@ from connector.errors.settings import setting_missing
 from connector.events import OnEvent, Steps, info, log_event, warning
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.load_config import who
-from connector.services.local_spark import check_is_shared, session_of
+from connector.services.local_spark import check_is_shared, interrupted_by, session_of
 from connector.services.metrics import Metrics
-from connector.services.process import recorded
+from connector.services.process import check_no_erasure, recorded
 from connector.services.reload import READ_EVERY_S, ConfigFile, Reloads, with_sources
 from connector.services.source_tables import SourceTables, follows_sources
 from connector.services.stopped_tables import StoppedTables, error_of
@@ -115,7 +115,8 @@ def run(
     Raises:
         ConfigError: No stream is configured, or Spark cannot be given a Kafka setting, or the
             warehouse is a folder that the hosts of a cluster may not share.
-        WriterConflictError: Another process, or another call of this one, runs the same stream.
+        WriterConflictError: Another process, or another call of this one, runs the same stream. Or,
+            with `once`, an erasure runs in it. Without `once`, the call waits for its end.
         ConnectorError: Kafka, the registry or the warehouse cannot be used. Nothing is lost.
     """
     file, config = (config, config.config) if isinstance(config, ConfigFile) else (None, config)
@@ -126,13 +127,12 @@ def run(
         stack.enter_context(only_use(config, config.streams))
         on_event = stack.enter_context(recorded(config, noted.noting(on_event), once=once))
         surroundings = Surroundings("the pipeline", until, on_event, fails_fast=once)
-        sources = None
-        if follows_sources(config):
-            followed = surroundings.wait_for(partial(with_sources, file, config, stack, on_event))
-            if followed is None:
-                on_event(info("STOPPED", "stopped: it had not begun"))
-                return RunReport(0, 0, 0)
-            file, sources = followed
+        begun = surroundings.wait_for(partial(_begin, file, config, stack, on_event))
+        if begun is None:
+            on_event(info("STOPPED", "stopped: it had not begun"))
+            return RunReport(0, 0, 0)
+        file, sources = begun
+        if file is not None:
             config = file.config
         check_logs(config, config.streams, [])
         stack.enter_context(naming_damage(config, config.streams, []))
@@ -140,8 +140,23 @@ def run(
         pipeline_run.is_measured = metrics is not None
         before = surroundings.wait_for(partial(_ingest_batches, config)) or 0
         start = partial(session_of, config, spark, stack, on_event, cores=cores, memory=memory)
-        pipeline_run.run(partial(start, for_writing=True, is_short=once))
+
+        def start_session() -> SparkSession:
+            with interrupted_by(until):
+                return start(for_writing=True, is_short=once)
+
+        pipeline_run.run(start_session)
         return pipeline_run.counter.report(_ingest_batches(config) - before)
+
+
+def _begin(
+    file: ConfigFile | None, config: ConnectorConfig, stack: ExitStack, on_event: OnEvent
+) -> tuple[ConfigFile | None, SourceTables | None]:
+    """The configuration with the tables of its sources, if it follows some. Raises
+    `WriterConflictError` if an erasure runs.
+    """
+    check_no_erasure(config)
+    return with_sources(file, config, stack, on_event) if follows_sources(config) else (file, None)
 
 
 def _check_has_streams(config: ConnectorConfig) -> None:
@@ -186,6 +201,11 @@ class _Run:
                         raise
                 if self.stop.is_set():
                     break
+        except KeyboardInterrupt:
+            if session is not None or not self.stop.is_set():
+                raise
+            self.on_event(info("STOPPED", "stopped: Spark had not started"))
+            return
         except Exception as error:
             is_of_spark = session is not None or not isinstance(error, ConnectorError | OSError)
             if not (is_of_spark and _spark_has_ended()):

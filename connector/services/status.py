@@ -17,7 +17,11 @@ from connector.config.storage import is_local
 from connector.dead_letters.ledger import NONE_SENT
 from connector.errors import BrokerError, TableError, TopicError, check_time
 from connector.records.views import Shown, Time, Viewed
-from connector.reports.definition_status import cells_without_column, definition_hints
+from connector.reports.definition_status import (
+    cells_without_column,
+    column_to_add,
+    definition_hints,
+)
 from connector.reports.pipeline_status import PipelineStatus, pipeline_status
 from connector.reports.reasons import Reason, reasons_of
 from connector.reports.stream_status import (
@@ -199,12 +203,14 @@ class _Reader:
         if batch and status.pending_batches is not None:
             of_source = (self._warehouse, declared.stream, declared.source, batch)
             cells = self._try(path, partial(recent_cells, *of_source))
-        definition = (declared, stored and stored[0], self._columns.get(name, ()), cells or ())
+        overrides = self._columns.get(name, ())
+        definition = (declared, stored and stored[0], overrides, cells or ())
         return replace(
             status,
             definition_hints=definition_hints(*definition),
             other_commits=self._other_commits(path, paths.table(self._warehouse, name)),
             cells_without_column=cells_without_column(*definition),
+            column_to_add=column_to_add(declared, stored, overrides, cells or ()),
         )
 
     def _bridge(self, stream: StreamConfig) -> BridgeStatus:

@@ -1,4 +1,6 @@
-"""The wait of a long-running process for Kafka, a schema registry or an object store (RUN-2)."""
+"""The wait of a long-running process for Kafka, a schema registry or an object store (RUN-2), or
+for the end of an erasure (OPR-2).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ _LONGEST_PAUSE_S: Final = 30.0
 _LONG_ENOUGH_S: Final = 60.0
 """After work of this length, the next pause is the first one again."""
 _AGAIN_EVERY_S: Final = 60.0
-_STORE_AWAY: Final = "STORE_UNREACHABLE"
+_ENDS: Final = frozenset({"STORE_UNREACHABLE", "ERASURE_RUNNING"})
+"""The codes of further errors whose cause ends by itself."""
 _DECIDED: Final = frozenset(
     {
         *("KAFKA_ACCESS_DENIED", "KAFKA_LOGIN_FAILED", "KAFKA_TLS_FAILED"),
@@ -31,9 +34,11 @@ _DECIDED: Final = frozenset(
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether the cause of an error is that Kafka, a registry or a store does not answer."""
+    """Whether the cause of an error may end without a person: Kafka, a registry or a store does
+    not answer, or an erasure runs.
+    """
     is_kafka = isinstance(error, BrokerError | DeliveryError) and error.code not in _DECIDED
-    return is_kafka or (isinstance(error, ConnectorError) and error.code == _STORE_AWAY)
+    return is_kafka or (isinstance(error, ConnectorError) and error.code in _ENDS)
 
 
 class Surroundings:

@@ -7,7 +7,6 @@ too. They take any bytes, within the limits of `connector.records.avro_decoder`.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
@@ -28,7 +27,7 @@ from connector.records.avro_decoder import (
     skip_bytes,
     union_reader,
 )
-from connector.records.avro_plan import UnreadableSchemaError
+from connector.records.avro_plan import UnreadableSchemaError, schema_of_text
 
 MAX_DEPTH: Final = 32
 MAX_TYPES: Final = 20_000
@@ -150,11 +149,7 @@ class AvroType(NamedTuple):
 
 def avro_type(text: str) -> AvroType:
     """Compile a schema of Avro. Raises `UnreadableSchemaError`."""
-    try:
-        schema = json.loads(text)
-    except (ValueError, RecursionError):
-        raise UnreadableSchemaError("is not JSON") from None
-    return _AvroCompiler().type(schema, "", "", ())
+    return _AvroCompiler().type(schema_of_text(text), "", "", ())
 
 
 class _AvroCompiler:

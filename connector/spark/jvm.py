@@ -10,11 +10,11 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from subprocess import Popen
 from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from connector.errors import argument_invalid
@@ -77,14 +77,14 @@ def _forward(lines: int) -> None:
 
 @contextmanager
 def quiet_start() -> Iterator[None]:
-    """Lines that the JVM prints in the block are of the level `debug`. If the block raises, they
-    are sent again with their own level (RUN-4).
+    """Lines that the JVM prints in the block are of the level `debug`. If the block fails, they are
+    sent again with their own level (RUN-4).
     """
     global _lines_of_start
     _lines_of_start = lines = list[str]()
     try:
         yield
-    except BaseException:
+    except Exception:
         _lines_of_start = None
         for line in lines:
             _on_line(event_of_line(line))
@@ -118,11 +118,45 @@ def launch(settings: Mapping[str, str], on_event: OnEvent | None = None) -> None
             stack.callback(os.close, output)
             kwargs |= {"stdout": output, "stderr": output}
             threading.Thread(target=_forward, args=(lines,), name="jvm", daemon=True).start()
-        gateway: Any = launch_gateway(conf, popen_kwargs=kwargs)  # type: ignore[no-untyped-call]
+        gateway = _launched(conf, kwargs)
     SparkContext._ensure_initialized(gateway=gateway)
     signals: Any = gateway.jvm.sun.misc
     with suppress(Py4JError):  # with -Xrs, the JVM handles no signal
         signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
+
+
+def _launched(conf: SparkConf, kwargs: dict[str, Any]) -> Any:
+    """The gateway of a new JVM. pyspark keeps no handle of one whose start is interrupted."""
+    started = list[Popen[bytes]]()
+
+    class Jvm(Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    original, java_gateway.Popen = java_gateway.Popen, Jvm  # type: ignore[attr-defined, assignment]
+    try:
+        return java_gateway.launch_gateway(conf, popen_kwargs=kwargs)  # type: ignore[no-untyped-call]
+    except KeyboardInterrupt:
+        for process in started:
+            _kill(process)
+        raise
+    finally:
+        java_gateway.Popen = original  # type: ignore[attr-defined]
+
+
+def _kill(process: Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # it may still be the script that starts it
+    process.wait()
+
+
+def kill_jvm() -> None:
+    """End the JVM of this process, whose session is not started yet. It has no work."""
+    gateway: Any = SparkContext._gateway
+    if gateway is not None and gateway.proc is not None:
+        _kill(gateway.proc)
+        forget_ended_session()
 
 
 def _set_log_levels(jvm: Any) -> None:

@@ -139,8 +139,9 @@ def read_table(
     if result is None:
         result = read.merge_in_a_job(at, add_job or partial(_add_job, warehouse))
     if not allow_stale:
+        of_table = (name, table.layout.definition.stream)
         blocked_rows = read.before.blocked_rows
-        read.progress.check_age(name, result.as_of, max_staleness_s, at, blocked_rows)
+        read.progress.check_age(*of_table, result.as_of, max_staleness_s, at, blocked_rows)
     return result
 
 

@@ -32,6 +32,7 @@ from connector.spark.jvm import (
     SILENT_LOGGERS,
     check_live,
     keeping_interrupt_handler,
+    kill_jvm,
     launch,
     quiet_start,
 )
@@ -324,7 +325,8 @@ def start_session(
     the lines that a JVM of this process prints (LOG-1). None: they are printed.
 
     A JVM that is started here ends with this process. It ignores SIGTERM, which a service manager
-    sends to all processes of a service: the work in flight can end. A handler of SIGINT is kept.
+    sends to all processes of a service: the work in flight can end. A handler of SIGINT is kept. If
+    a KeyboardInterrupt ends the start, the JVM is killed.
     """
     given = settings or {}
     merged = {
@@ -342,7 +344,11 @@ def start_session(
         builder = builder.config(name, value)
     with quiet_start(), keeping_interrupt_handler():
         launch(merged, on_event)
-        spark = builder.getOrCreate()
+        try:
+            spark = builder.getOrCreate()
+        except KeyboardInterrupt:
+            kill_jvm()
+            raise
     _use_local_files(spark)
     return spark
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from connector import warehouse as paths
 from connector.errors import TableError
 from connector.errors.tables import (
+    checkpoint_lost,
     columns_foreign,
     commit_foreign,
     commit_unreadable,
@@ -40,6 +41,7 @@ _FULL: Final = (
 _TOO_LARGE: Final = "File too large"
 _REFUSED: Final = ("Permission denied", "Read-only file system", "Operation not permitted")
 _MISSING_FILE: Final = re.compile(r"Object at location (\S+\.parquet) not found")
+_LOST_CHECKPOINT: Final = "_last_checkpoint hint"
 _NO_COLUMN: Final = "No field named"
 _OF_TABLE: Final = re.compile(r"(.*/tables/([^/]+))/(?:data|tombstones[^/]*)/*$")
 _OF_STREAM: Final = re.compile(r"(.*/streams/[^/]+)/changelog/*$")
@@ -72,6 +74,8 @@ def explained(path: str, use: str, text: str) -> TableError | None:
         problem = f"The table at {path} cannot be {use}"
         if (of_store := store_error(text, problem, path=path)) is not None:
             return of_store
+        if _LOST_CHECKPOINT in text:
+            return checkpoint_lost(path, first_line)
     if (cause := cause_of_full_disk(text)) is not None:
         return disk_full(f"The table at {path} cannot be {use}", cause, path=path)
     if any(sign in text for sign in _REFUSED):
@@ -111,6 +115,11 @@ def log_damaged(path: str, damage: LogDamage) -> TableError:
     if damage.removable:
         files = " and ".join(damage.removable)
         remedy = f"Move {files} out of {folder}: the rest of the log says the same"
+        if damage.is_older:
+            remedy = (
+                f"Restore the missing commits from a backup. If {path} is an older copy of the"
+                f" table, delete {folder}/{files}: it only helps to read the log"
+            )
     else:
         again = (
             f". Without a backup, move the folder {of_table[1]} away: the pipeline makes the table"

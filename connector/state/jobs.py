@@ -118,6 +118,18 @@ SUMMED: Final = (
 )
 
 
+FIGURES: Final[Mapping[JobKind, tuple[str, ...]]] = {
+    JobKind.BATCH: ("changes", "letters", "rows_read", "rows_written", "bytes_written"),
+    JobKind.APPLY: tuple(name for name in SUMMED if name != "rows_read"),
+    JobKind.REBUILD: ("changes", "letters"),
+    JobKind.RUNTIME_MERGE: ("changes",),
+    JobKind.AUDIT: ("rows_read",),
+    JobKind.COMPACTION: (),
+    JobKind.CLEAN_UP: (),
+}
+"""The figures of `SUMMED` that a kind of job has. The others are 0, and say nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobSum(Viewed):
     """The sum of the jobs of a kind that ended in the period from `since` on (JOB-1).
@@ -139,6 +151,15 @@ class JobSum(Viewed):
     rows_written: int = 0
     bytes_written: int = 0
     cpu_us: int = 0
+
+    def knows(self, name: str) -> bool:
+        """Return whether a figure is known. A job that failed has none, and an apply of an older
+        release only its counts: one that was measured took some time.
+        """
+        if name not in FIGURES[self.kind] or self.jobs == self.failed:
+            return False
+        is_count = name in ("changes", "letters")
+        return is_count or self.kind is not JobKind.APPLY or self.cpu_us > 0
 
     def with_job(self, job: Job) -> JobSum:
         """Return the sum with one more job."""

@@ -39,12 +39,14 @@ _CHECKPOINT: Final = re.compile(
 @dataclass(frozen=True, slots=True)
 class LogDamage:
     """A damaged or missing file of a log, and `what` is the matter with it. Without the files in
-    `removable`, the rest of the log is the same table. Empty: the file is needed.
+    `removable`, the rest of the log is the same table, or an older version of it (`is_older`).
+    Empty: the file is needed.
     """
 
     file: str
     what: str
     removable: tuple[str, ...] = ()
+    is_older: bool = False
 
 
 def log_damage(
@@ -77,7 +79,11 @@ def log_damage(
     # The newest commit has the metadata of lowmark, also if a checkpoint contains it.
     needed = range(min(base + 1, last) if version is None else base + 1, last + 1)
     damage = _of_commits(needed, sizes, read)
-    of_checkpoint = _of_checkpoint(sizes, parts, base, last, read)
+    hint = _hint(read(LAST_CHECKPOINT)) if read and LAST_CHECKPOINT in sizes else -1
+    if hint > newest and version is None and damage is None:
+        what = f"names version {hint}, and the newest commit is version {newest}"
+        return LogDamage(LAST_CHECKPOINT, what, (LAST_CHECKPOINT,), is_older=True)
+    of_checkpoint = _of_checkpoint(sizes, parts, base, last, hint, read)
     if of_checkpoint is not None:
         return LogDamage(of_checkpoint.file, of_checkpoint.what) if damage else of_checkpoint
     if damage is not None or not with_history:
@@ -126,10 +132,12 @@ def _of_checkpoint(
     parts: Mapping[int, list[str]],
     base: int,
     last: int,
+    hint: int,
     read: Callable[[str], bytes] | None,
 ) -> LogDamage | None:
-    """The damage of a checkpoint that readers use. `base` is the newest whole one, or -1."""
-    hint = _hint(read(LAST_CHECKPOINT)) if read and LAST_CHECKPOINT in sizes else -1
+    """The damage of a checkpoint that readers use. `base` is the newest whole one, and `hint` the
+    one that `_last_checkpoint` names, or -1.
+    """
     newest = max((number for number in (*parts, hint) if number <= last), default=-1)
     if newest in (-1, base):
         return None

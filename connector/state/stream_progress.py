@@ -348,6 +348,7 @@ class Progress:
     def check_age(
         self,
         table: str,
+        stream: str,
         as_of: int | None,
         max_staleness_s: float | None,
         now: int,
@@ -367,7 +368,7 @@ class Progress:
             self.freshness.time_of(self.ingest_batch), max_staleness_s, now
         ):
             since = view_of_time(min(letter.since for letter in blocked_rows))
-            raise table_stale_blocked(table, age, bound, str(since), as_of)
+            raise table_stale_blocked(table, stream, age, bound, str(since), as_of)
         asked = self.freshness.newest
         last = (
             "Ingest has never run"

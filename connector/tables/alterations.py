@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from connector.errors import ConnectorError
 from connector.errors.definitions import (
+    column_exists,
     column_lost,
     column_name_taken,
     column_unknown,
@@ -138,6 +140,43 @@ def alteration(
     definition = replace(with_fixed(existing, wanted), columns=(*kept, *new))
     ids = altered_ids(ids, existing, definition, batch)
     return Alteration(definition, ids, tuple(new), tuple(lost))
+
+
+def override_alteration(
+    declared: TableDefinition,
+    stored: tuple[TableDefinition, ColumnIds] | None,
+    earlier: Iterable[ColumnOverride],
+    override: ColumnOverride,
+) -> tuple[TableDefinition, Alteration | None]:
+    """Return what a further override makes of a table: the wanted definition, and how the existing
+    table follows it. None: there is no table. Raises as `declared_alteration`.
+    """
+    others = [other for other in earlier if other.name.lower() != override.name.lower()]
+    overrides = [*others, override]  # those of `earlier` may not go together, until one is dropped
+    wanted = with_overrides(declared, overrides)
+    return wanted, stored and declared_alteration(*stored, declared, overrides)
+
+
+def check_is_new(table: str, columns: Iterable[Column], name: str) -> None:
+    """Raise `ConfigError` if one of the columns has this name."""
+    if name.lower() in {column.name.lower() for column in columns}:
+        raise column_exists(table, name)
+
+
+def may_add(
+    declared: TableDefinition,
+    stored: tuple[TableDefinition, ColumnIds] | None,
+    earlier: Sequence[ColumnOverride],
+    column: Column,
+) -> bool:
+    """Whether an operator can add a column to a table as it is now."""
+    override = ColumnOverride(declared.name, column.name, column, 0, "")
+    try:
+        check_is_new(declared.name, overridden_columns(declared, earlier), column.name)
+        override_alteration(declared, stored, earlier, override)
+    except ConnectorError:
+        return False
+    return True
 
 
 def column_named(table: str, columns: Iterable[Column], name: str) -> Column:

@@ -2,8 +2,8 @@
 
 A cell that any producer wrote is read strictly (`connector.tables.values`). Here a program gives a
 Python value, or text as other databases write it. The result is a value of the type, or a refusal
-that names the field, the type and the value. Nothing is rounded, except a float in a NUMERIC or
-BIGNUMERIC, and decimals of a time after the sixth.
+that names the field, the type and the value. Nothing is rounded, except a number in a FLOAT64, a
+float in a NUMERIC or BIGNUMERIC, and decimals of a time after the sixth.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ACCEPTED: Final[Mapping[DataType, str]] = {
     DataType.BYTES: "bytes",
     DataType.BOOL: "a bool, or the text true or false",
     DataType.INT64: "an int from -2^63 to 2^63 - 1, or its digits",
-    DataType.FLOAT64: "a float, an int that a float has exactly, or a decimal number as text",
+    DataType.FLOAT64: "a float, an int, a Decimal, or a decimal number as text, up to 1.797E308",
     DataType.NUMERIC: (
         "an int, a Decimal, a float or a number as text, with at most 29 digits before the point,"
         " and 9 after it"
@@ -206,13 +206,11 @@ def _of_int64(given: object) -> object:
 
 
 def _of_float64(given: object) -> object:
-    if (whole := _integer(given)) is not None:
-        number = float(whole)
-        return number if number == whole else None
     if isinstance(given, bool):
         return None
     if isinstance(given, Real):
-        return float(given)
+        number = float(given)
+        return None if math.isinf(number) and number != given else number
     return read_text(DataType.FLOAT64, str(given)) if isinstance(given, str | Decimal) else None
 
 

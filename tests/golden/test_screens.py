@@ -38,6 +38,7 @@ stream = "s"
 source = "t"
 max_staleness = "1h"
 buckets = 2
+key.form = "row_key"
 key.columns = [{{ name = "id", type = "STRING" }}]
 columns = [
   {{ name = "name", family = "f", type = "STRING" }},

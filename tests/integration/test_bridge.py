@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from connector.cli.remedies import command_for
 from connector.config.settings import ConnectorConfig, KafkaConfig, SourceConfig, StreamConfig
 from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import LetterState
@@ -370,8 +371,9 @@ def test_a_topic_shows_the_definitions_of_its_tables(
     assert (section["stream"], section["source"]) == ("shop", "public.a")
     assert section["key"]["columns"] == [{"name": "id", "type": "INT64"}]
     assert [column["name"] for column in section["columns"]] == ["n", "flag"]
-    with pytest.raises(TopicError, match="There is no topic"):
+    with pytest.raises(TopicError, match="There is no topic") as missing:
         tables_of_topic(config, "shop", "no.such.topic")
+    assert (missing.value.code, command_for(missing.value)) == ("SOURCE_TOPIC_MISSING", None)
 
 
 def test_validate_names_what_is_wrong_with_a_source(

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ from tests.spark.streams import account
 pytestmark = pytest.mark.systems
 
 TIMEOUT_S = 120
+QUICKLY_S = 10
+"""A start of Spark takes longer on a busy machine, and its end does not wait for it."""
 ENTRY = "from connector.cli import main; main()"
 
 ENDED_SESSIONS = """
@@ -101,17 +104,97 @@ def test_a_session_that_has_ended_is_an_error_and_makes_room_for_another(tmp_pat
     ]
 
 
-@contextmanager
-def running(kafka: KafkaConfig, topic: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A `connector run` that has started, in a process group of its own."""
+START = """
+import signal, sys, threading
+from contextlib import ExitStack
+from connector import KafkaConfig
+from connector.config.settings import ConnectorConfig
+from connector.services.local_spark import interrupted_by, session_of
+
+stop, config = threading.Event(), ConnectorConfig(sys.argv[1], KafkaConfig("127.0.0.1:9092"))
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if sys.argv[2] == "handled":
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+try:
+    with ExitStack() as stack, interrupted_by(stop):
+        show = lambda event: print(event.text, flush=True)
+        session_of(config, None, stack, show, cores="1", memory="1g")
+        print("started")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="it looks for a child in /proc")
+@pytest.mark.parametrize("handler", ["handled", "default"])
+@pytest.mark.parametrize(
+    "after_s", [0.5, 2.5, *(pytest.param(s, marks=pytest.mark.long) for s in (0, 1.5, 4))]
+)
+def test_an_interrupt_ends_the_start_of_spark_at_once(
+    tmp_path: Path, handler: str, after_s: float
+) -> None:
+    """OPS-4: at each moment, with the JVM, and no file is left. Every command that starts Spark has
+    one of these handlers.
+    """
+    command = [sys.executable, "-c", START, str(tmp_path / "wh"), handler]
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    environment = os.environ | QUICK_PROCESS | {"TMPDIR": str(temporary)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert any("Spark" in line for line in process.stdout)
+            time.sleep(after_s)
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=QUICKLY_S)
+        finally:
+            process.kill()
+    assert (process.returncode, said.splitlines()[-1:]) == (0, ["interrupted"])
+    assert [child for child in children if Path(f"/proc/{child}").exists()] == []
+    assert [path.name for path in temporary.iterdir() if "hsperf" not in path.name] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_that_is_stopped_while_spark_starts_ends_at_once(
+    kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path, number: signal.Signals
+) -> None:
+    """OPS-4: it has no batch to end, and says so."""
+    command = run_command(kafka, new_topic().topic, tmp_path)
+    with subprocess.Popen(
+        [*command, "--log-level", "debug"],
+        env=os.environ | QUICK_PROCESS,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert any("start of Spark" in line for line in process.stderr)
+            process.send_signal(number)
+            _, said = process.communicate(timeout=QUICKLY_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert "stopped: Spark had not started" in said
+    assert "Traceback" not in said
+
+
+def run_command(kafka: KafkaConfig, topic: str, folder: Path) -> list[str]:
+    """The command line of a `connector run` in a folder."""
     config = folder / "connector.toml"
     config.write_text(
         f'warehouse = "wh"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n'
         f'[streams.s]\ntopic = "{topic}"\ntrigger = "200ms"\n'
     )
     command = [sys.executable, "-c", ENTRY, "--config", str(config), "run", "--memory", "1g"]
+    return [*command, "--cores", "1"]
+
+
+@contextmanager
+def running(kafka: KafkaConfig, topic: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A `connector run` that has started, in a process group of its own."""
     with subprocess.Popen(
-        [*command, "--cores", "1"],
+        run_command(kafka, topic, folder),
         env=os.environ | QUICK_PROCESS,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -11,7 +11,7 @@ import shlex
 import sqlite3
 import tomllib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import pytest
 
 from connector import cli, warehouse
 from connector.config.parse import parse
-from connector.config.settings_reader import Section
+from connector.config.settings_reader import Section, parse_duration_ms
 from connector.kafka.produce.outbox_file import Content, OutboxFile
 from connector.lake import audit, jobs, overrides
 from connector.records.json_view import from_json
@@ -33,12 +33,14 @@ from connector.spark.storage.logged_batch import LoggedBatch
 from connector.state.accepted_losses import AcceptLoss
 from connector.state.incomplete_transactions import ReleaseTransaction, TransactionCheck
 from connector.state.overrides import ClosePartition
+from connector.state.pace import APPLY_EVERY_S
 from connector.state.source_checks import SourceChecks
 from connector.state.stream_progress import OpenTransaction, Progress
 from connector.state.table_state import TableState
 from connector.state.truncations import SourceTruncations
 from connector.watermarks.frontier import Frontier
 from connector.watermarks.stream_partition import StreamPartition
+from connector.watermarks.transactions import DEFAULT_BUFFERED_BYTES
 from connector.write_streams.releases import ReleaseProgress, ReleaseRows
 from tests.documents import (
     PAGES,
@@ -53,6 +55,7 @@ from tests.documents import (
 CONFIGURATION = ROOT / "docs/reference/configuration.md"
 COMMANDS = ROOT / "docs/reference/commands.md"
 ARCHITECTURE = ROOT / "docs/explanation/architecture.md"
+PERFORMANCE = ROOT / "docs/reference/performance.md"
 ON_DISK = ROOT / "docs/reference/on-disk-format.md"
 GUARANTEES = ROOT / "docs/reference/guarantees.md"
 PROJECT_PAGES = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
@@ -361,6 +364,96 @@ def test_documented_defaults_are_the_defaults() -> None:
     assert parse(spelt_out, {}) == parse(MINIMAL, {})
 
 
+_FIGURE = (
+    r"(?:\d[\d,]*|an?|one|two|three|four|five|ten) (?:ms|s|seconds?|minutes?|hours?|days?|MiB)\b"
+)
+_DEFAULT_FIGURE = re.compile(
+    rf"\bdefault `?(?P<a>\w+)`? of (?P<a_figure>{_FIGURE})"
+    rf"|`(?P<b>\w+)` \((?P<b_figure>{_FIGURE})(?: if you did not set it)?\)"
+    rf"|`(?P<c>\w+)`[^.`]*[,:] (?P<c_figure>{_FIGURE}) by default"
+)
+"""A figure of a default: `default NAME of 2 s`, `NAME (one day)`, or `NAME decides: 2 s by
+default`.
+"""
+_NO_FIGURES = ("The default is a number of microseconds, in which a month",)
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "M": 2**20}
+_WORDS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "ten": 10}
+
+
+def figures_of_defaults(text: str) -> tuple[dict[str, str], list[str]]:
+    """The figures of defaults in a page by the name of the setting, and the sentences that speak of
+    a default and a figure in another form.
+    """
+    found, unknown = dict[str, str](), list[str]()
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    for part in re.split(r"(?<=[.])\s+(?=[A-Z`])|\n\n|\n(?=[|-])", text):
+        sentence = " ".join(part.split())
+        matches = [match.groupdict() for match in _DEFAULT_FIGURE.finditer(sentence)]
+        for match in matches:
+            found |= {match[form]: match[f"{form}_figure"] for form in "abc" if match[form]}
+        has_default = re.search(r"\bdefault\b|\bdid not set\b", sentence)
+        is_about = has_default and re.search(_FIGURE, sentence)
+        if is_about and not matches and not sentence.startswith(_NO_FIGURES):
+            unknown.append(sentence)
+    return found, unknown
+
+
+def _size(figure: str) -> int:
+    """A figure of a page in milliseconds or bytes."""
+    number, unit = figure.split(" ")
+    known = _UNITS.get(unit) or _UNITS[unit[0]]
+    return (_WORDS.get(number) or int(number.replace(",", ""))) * known
+
+
+def _sizes_of_defaults() -> dict[str, int]:
+    """The defaults of settings that are durations, and of an argument, in the same units."""
+    sizes = {"max_buffered_bytes": DEFAULT_BUFFERED_BYTES}
+    for settings in _documented().values():
+        for name, default in settings.items():
+            with suppress(ValueError):
+                sizes[name] = parse_duration_ms(default.strip('"'))
+    return sizes
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_figures_of_defaults_in_pages_are_those_of_the_settings(page: Path) -> None:
+    """`test_documented_defaults_are_the_defaults` compares the settings with the code."""
+    if page not in (CONFIGURATION, COMMANDS, PERFORMANCE) and "decisions" not in page.parts:
+        found, unknown = figures_of_defaults(page.read_text("utf-8"))
+        sizes = _sizes_of_defaults()
+        assert {name: _size(figure) for name, figure in found.items()} == {
+            name: sizes[name] for name in found
+        }
+        assert unknown == []
+
+
+def test_a_wrong_figure_of_a_default_is_noticed() -> None:
+    text = (
+        "For example, with the default `file_retention` of 6 hours, it is gone. Changes wait for"
+        " `stall_after` (5 minutes). As long as `delete_retention`, two\ndays by default. The"
+        " default of the thing is 7 days."
+    )
+    found, unknown = figures_of_defaults(text)
+    assert {name: _size(figure) for name, figure in found.items()} == {
+        "file_retention": 21_600_000,
+        "stall_after": 300_000,
+        "delete_retention": 172_800_000,
+    }
+    assert unknown == ["The default of the thing is 7 days."]
+    assert _sizes_of_defaults()["file_retention"] == 86_400_000
+
+
+def test_the_defaults_of_the_scale_page_are_those_of_the_settings() -> None:
+    page = (ROOT / "docs/explanation/scale.md").read_text("utf-8")
+    table = page.partition("| key | default |")[2].partition("\n\n")[0]
+    settings = {name: text for section in _documented().values() for name, text in section.items()}
+    settings |= {"changelog_retention": "for ever", "apply_every": f"{APPLY_EVERY_S:g} s"}
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", table, re.MULTILINE)
+    assert len(rows) == 5
+    for name, default in rows:
+        assert default.strip("`").replace(",", "") == settings[name], name
+
+
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -404,6 +497,33 @@ def test_every_command_and_option_is_documented_and_no_other() -> None:
                 )
             )
         assert documented == long_names - {"--help"}, name
+
+
+def test_documented_defaults_of_options_are_the_defaults() -> None:
+    """OPS-10: the description of an option begins with its default."""
+    sections = dict(
+        re.findall(
+            r"^## (connector .+?)\n(.*?)(?=^## |\Z)",
+            COMMANDS.read_text("utf-8"),
+            re.MULTILINE | re.DOTALL,
+        )
+    )
+    compared = 0
+    for name, command in _commands(cli.cli, "connector"):
+        texts = dict(re.findall(r"^\| `(--[\w-]+)` \| (.+) \|$", sections[name], re.MULTILINE))
+        for option in command.params:
+            default = option.default
+            if (
+                not isinstance(option, click.Option)
+                or type(default) not in (str, int)
+                or not default
+            ):
+                continue
+            shown = re.sub("[`,]", "", texts[option.opts[0]])
+            if shown != "as for start":
+                assert shown.startswith(f"{default}."), (name, option.opts)
+                compared += 1
+    assert compared > 10
 
 
 def _calls() -> list[tuple[str, str]]:

@@ -58,11 +58,19 @@ def log_progress(
     commit(warehouse / f"streams/{stream}/changelog", [row], FRONTIERS, said, partition_by=["slot"])
 
 
-def log_table(warehouse: Path, table: str, table_state: TableState) -> None:
-    """The commit of an apply (TBL-10)."""
-    commit(
-        warehouse / f"tables/{table}/data",
-        [{"id": "a"}],
-        {"id": "string"},
-        table_state.to_json(table),
-    )
+def log_table(
+    warehouse: Path,
+    table: str,
+    table_state: TableState,
+    properties: Mapping[str, str] | None = None,
+) -> None:
+    """The commit of an apply (TBL-10). `properties` are those of a table that is made."""
+    path = warehouse / f"tables/{table}/data"
+    commit(path, [{"id": "a"}], {"id": "string"}, table_state.to_json(table))
+    if properties is not None:  # deltalake refuses to write such properties
+        log = path / "_delta_log/00000000000000000000.json"
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        for line in lines:
+            if "metaData" in line:
+                line["metaData"]["configuration"] = dict(properties)
+        log.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -5,8 +5,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Literal
 
-from connector.errors import ConnectorError
-from connector.errors.kafka import source_foreign, source_transactions_split
+from connector.errors import ConnectorError, TopicError
+from connector.errors.kafka import (
+    source_foreign,
+    source_topic_missing,
+    source_transactions_split,
+)
 from connector.kafka import client, topics
 from connector.kafka.bridge.reader import described, foreign_record, topics_of
 from connector.kafka.bridge.session import decoder_of
@@ -113,7 +117,12 @@ def tables_in(config: ConnectorConfig, source: SourceConfig, topic: str) -> list
     """Return the tables that the newest records of a topic show. Raises `TopicError` if there is no
     such topic, and `BrokerError`.
     """
-    facts, shown = topics.describe(config.kafka, topic), KnownTables()
+    try:
+        facts, shown = topics.describe(config.kafka, topic), KnownTables()
+    except TopicError as error:
+        if error.code != "TOPIC_MISSING":
+            raise
+        raise source_topic_missing(topic) from error
     with ExitStack() as stack:
         decoder = decoder_of(source, config.registry, shown, stack)
         for record in _newest_records(config, facts, RECORDS_OF_EACH):

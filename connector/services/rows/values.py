@@ -42,6 +42,7 @@ Convert = Callable[[ValueType, object], object]
 """Returns the value of a column, or `Unreadable`. It never gets None."""
 
 _EPOCH: Final = date(1970, 1, 1)
+_NUMBERS: Final = (DataType.INT64, DataType.FLOAT64, DataType.NUMERIC, DataType.BIGNUMERIC)
 _JSON: Final = msgspec.json.Encoder(decimal_format="number")
 _KEY_FORMS: Final = (
     "the row key as text, base64:…, or a JSON array with the values of the key columns"
@@ -161,15 +162,15 @@ def of_json(type_: ValueType, value: object) -> object:
             return Unreadable("text, or base64: and valid base64", _shown(value))
     if type_ is DataType.JSON:
         return _json_text(value)
-    converted: object = None
+    fits: object = None
     if isinstance(value, bool):
-        converted = value if type_ is DataType.BOOL else None
+        fits = value if type_ is DataType.BOOL else None
     elif isinstance(value, int | Decimal):
-        converted = _of_number(type_, value)
+        fits = converted(type_, value) if type_ in _NUMBERS else None
     elif type_ is DataType.BYTES and isinstance(value, dict) and value.keys() == {"base64"}:
         with suppress(TypeError, ValueError):
-            converted = base64.b64decode(value["base64"], validate=True)
-    return _misfit(type_, value) if converted is None else converted
+            fits = base64.b64decode(value["base64"], validate=True)
+    return _misfit(type_, value) if fits is None else fits
 
 
 def row_key_of(key: Key, text: str) -> bytes:
@@ -219,27 +220,9 @@ def of_arrow(type_: ValueType, value: object) -> object:
         except OverflowError:
             return _misfit(type_, value)
     if isinstance(value, int) and type_ in (DataType.FLOAT64, DataType.NUMERIC):
-        number = _of_number(type_, value)
+        number = converted(type_, value)
         return _misfit(type_, value) if number is None else number
     return value
-
-
-def _of_number(type_: DataType, value: int | Decimal) -> object:
-    """The value of a number. None: the type does not have it."""
-    if type_ is DataType.INT64:
-        return value if isinstance(value, int) else None
-    if type_ is DataType.NUMERIC:
-        return Decimal(value)
-    if type_ is DataType.BIGNUMERIC:
-        return converted(type_, value)
-    if type_ is DataType.FLOAT64:
-        try:
-            number = float(value)
-        except OverflowError:
-            return None
-        is_exact = not isinstance(value, int) or number == value
-        return number if math.isfinite(number) and is_exact else None
-    return None
 
 
 def _json_text(value: object) -> object:

@@ -18,6 +18,7 @@ from connector.dead_letters.blocked_rows import (
     BlockingLetter,
     still_blocking,
 )
+from connector.errors import TableError
 from connector.errors.tables import blocking_letters_too_many
 from connector.records.model import CONTROL_KEY
 from connector.spark.sql import constant, literal_rows
@@ -25,6 +26,7 @@ from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table
 from connector.state.table_state import TableState
+from connector.tables.definition import TableDefinition
 
 MAX_REJECTED: Final = 100_000
 """An apply accepts up to this many dead letters that may block rows. Spark does not know which of
@@ -71,7 +73,7 @@ class BlockedRows:
         given. Raises `TableError` for more dead letters than a table state can store.
         """
         definition = table.layout.definition
-        self._spark, self._table, self._before = table.spark, definition.name, before
+        self._spark, self._definition, self._before = table.spark, definition, before
         self._discarded: frozenset[str] | None = None
         self._topic_id, self._horizon = newest.topic_id, horizon
         is_merged = (
@@ -133,11 +135,11 @@ class BlockedRows:
             replayed=self._replayed,
             discarded=self._discarded or frozenset(),
             topic_id=self._topic_id,
-            table=self._table,
+            table=self._definition.name,
             horizon=self._horizon,
         )
         if len(blocking) > MAX_BLOCKING:
-            raise blocking_letters_too_many(self._table, f"{MAX_BLOCKING:,}")
+            raise _too_many(self._definition, MAX_BLOCKING)
         return blocking
 
     def _newest_replays(self, letters: Sequence[BlockingLetter]) -> dict[tuple[int, int], int]:
@@ -155,7 +157,7 @@ class BlockedRows:
         young = letters.where(f"unix_micros(ingest_time) >= {self._horizon or 0}L")
         named = young.selectExpr("*", *_FIRST)
         rows = named.join(self._replays, _was_replayed(named, self._replays), "left_anti")
-        return _letters_in(rows, self._table, table_letters=table_letters)
+        return _letters_in(rows, self._definition, table_letters=table_letters)
 
 
 def mark_blocked(changes: DataFrame, blocking: Iterable[BlockingLetter]) -> DataFrame:
@@ -189,7 +191,13 @@ def _was_replayed(letters: DataFrame, replays: DataFrame) -> Column:
     return is_same[0] & is_same[1] & (replays["replay_batch"] > letters["ingest_batch"])
 
 
-def _letters_in(rows: DataFrame, table: str, *, table_letters: bool) -> list[BlockingLetter]:
+def _too_many(definition: TableDefinition, limit: int) -> TableError:
+    return blocking_letters_too_many(definition.name, definition.stream, f"{limit:,}")
+
+
+def _letters_in(
+    rows: DataFrame, definition: TableDefinition, *, table_letters: bool
+) -> list[BlockingLetter]:
     key = "row_key AS blocked_key" if table_letters else "key AS blocked_key"
     times = ("unix_micros(ingest_time) AS since", "unix_micros(commit_timestamp) AS committed")
     letters = (
@@ -198,7 +206,7 @@ def _letters_in(rows: DataFrame, table: str, *, table_letters: bool) -> list[Blo
         .collect()
     )
     if len(letters) > MAX_REJECTED:
-        raise blocking_letters_too_many(table, f"{MAX_REJECTED:,}")
+        raise _too_many(definition, MAX_REJECTED)
     return [
         BlockingLetter(
             row_key=bytes(row["blocked_key"]),

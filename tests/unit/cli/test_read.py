@@ -90,10 +90,12 @@ def test_a_cut_without_the_changes_of_dead_letters_is_not_called_the_state_of_th
     """DLQ-7, TBL-17: the two lines that a person sees do not contradict each other."""
     text = _completeness(None, 50)
     assert text == ", a consistent cut at 1970-01-01T00:00:00.000050Z"
-    _report_missing(replace(NONE_OPEN, count=1, is_known=True))
+    _report_missing(replace(NONE_OPEN, count=1, is_known=True, withheld=1), "orders")
     assert capsys.readouterr().err == (
         "the changes in 1 dead letter are not in these rows; to see them: connector dead-letters"
-        " list\n"
+        " list --stream orders\n"
+        "1 release of write streams may have rows that are not shown; to see why: connector"
+        " write-streams list orders\n"
     )
 
 

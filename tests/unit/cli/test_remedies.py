@@ -12,7 +12,8 @@ import click
 import pytest
 
 from connector import cli
-from connector.cli.remedies import TEMPLATES, command_for
+from connector.cli.parameters import STREAM
+from connector.cli.remedies import REASONS, TEMPLATES, Template, command_for, command_line
 from connector.errors import ConnectorError, InvalidChangeError
 from tests.error_codes import PACKAGE
 
@@ -32,7 +33,7 @@ WITHOUT_COMMANDS = {
 
 
 def parses(line: str) -> bool:
-    """Whether click takes a command line."""
+    """Whether click takes a command line, which names its stream if the command has one."""
     command: click.Command = cli.cli
     program, *words = shlex.split(line)
     if program != "connector" or words == ["--help"]:
@@ -42,17 +43,47 @@ def parses(line: str) -> bool:
             _, found, words = command.resolve_command(ctx, [*ctx._protected_args, *ctx.args])
         assert found is not None
         command = found
-    with suppress(click.exceptions.Exit):  # of --help
-        command.make_context("connector", words).close()
+    with suppress(click.exceptions.Exit), command.make_context("connector", words) as ctx:
+        of_stream = [param.name for param in command.params if param.type is STREAM]
+        return None not in [ctx.params[name or ""] for name in of_stream]
     return True
 
 
 @pytest.mark.parametrize("code", TEMPLATES)
-@pytest.mark.parametrize("fields", [FIELDS, {}], ids=["all fields", "no field"])
-def test_every_command_exists_with_its_options(code: str, fields: dict[str, object]) -> None:
-    line = command_for(ConnectorError(code, "problem", **fields))
-    assert line is not None or not fields
-    assert line is None or all(parses(one) for one in line.split(" && "))
+def test_every_command_exists_and_names_its_stream(code: str) -> None:
+    """OPS-10: also if the error lacks a field: then there is no command, or one without it."""
+    for lacking in ("", *FIELDS, "all"):
+        fields = {name: value for name, value in FIELDS.items() if lacking not in (name, "all")}
+        line = command_for(ConnectorError(code, "problem", **fields))
+        assert line is not None or lacking
+        assert line is None or all(parses(one) for one in line.split(" && ")), line
+
+
+@pytest.mark.parametrize("code", REASONS)
+def test_the_command_of_a_reason_names_its_stream(code: str) -> None:
+    """RUN-1: a reason about a stream or a table has both names, and others have none."""
+    fields = {name: FIELDS[name] for name in ("stream", "table")}
+    lines = [REASONS[code].line({}) or REASONS[code].line({"stream": "orders"})]
+    line = lines[0] or REASONS[code].line(fields)
+    assert line is not None
+    assert parses(line)
+
+
+def test_a_command_without_its_stream_is_noticed() -> None:
+    assert parses("connector dead-letters list --stream s")
+    for line in ("connector dead-letters list", "connector partitions list"):
+        assert not parses(line)
+    assert Template("dead-letters list", may_lack=("stream",)).line({}) == (
+        "connector dead-letters list"
+    )
+
+
+def test_a_command_line_is_quoted() -> None:
+    transaction = "file=b.1; rm -r /"
+    assert command_line("bridge --once", "s", skip_transaction=transaction, log_level=None) == (
+        "connector bridge --once --skip-transaction 'file=b.1; rm -r /' s"
+    )
+    assert command_line("explain", "t", "-7") == "connector explain -- t -7"
 
 
 def test_a_command_has_the_values_of_its_error() -> None:
@@ -97,12 +128,14 @@ def test_a_command_that_does_not_exist_is_refused() -> None:
 
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────────
 
-_COMMAND = re.compile(rf"\bconnector (?:--\w+|(?:{'|'.join(cli.COMMANDS)})\b)")
+_COMMAND = rf"\bconnector (?:--\w+|(?:{'|'.join(cli.COMMANDS)})\b)"
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 
 
-def commands_named(source: str) -> Iterator[str]:
-    """The commands and options in strings of a module that are not docstrings."""
+def commands_named(source: str, before: str = "") -> Iterator[str]:
+    """The commands and options in strings of a module that are not docstrings, and `before` which
+    this pattern is.
+    """
     tree = ast.parse(source)
     alone = {
         id(node.value)
@@ -111,7 +144,7 @@ def commands_named(source: str) -> Iterator[str]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
-            yield from _COMMAND.findall(node.value)
+            yield from re.findall(before + _COMMAND, node.value)
 
 
 def options_named(source: str) -> Iterator[str]:
@@ -134,6 +167,17 @@ def test_texts_below_the_command_line_name_no_command(package: str) -> None:
         for path in sorted((PACKAGE / package).rglob("*.py"))
         for source in [path.read_text("utf-8")]
         for text in [*commands_named(source), *options_named(source)]
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("package", ["cli", "console"])
+def test_command_lines_to_copy_are_made_in_one_place(package: str) -> None:
+    """OPS-10: `command_line` quotes, and the other texts name commands as `connector run`."""
+    found = [
+        (path.name, text)
+        for path in sorted((PACKAGE / package).rglob("*.py"))
+        for text in commands_named(path.read_text("utf-8"), "(?<!`)")
     ]
     assert found == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,19 @@ from pathlib import Path
 import pytest
 
 from connector import cli
+from connector.cli import table as table_commands
+from connector.cli.status import add_column
 from connector.events import Event
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
+from connector.reports.definition_status import column_to_add
+from connector.reports.table_status import table_status
 from connector.services import ConfigFile, load_config
 from connector.services.reload import Reloads
-from connector.state.jobs import Job, JobKind
+from connector.state.jobs import FIGURES, MAINTENANCE, Job, JobKind, Period, sums_by
 from connector.state.table_state import TableState
 from connector.tables.alterations import with_overrides
+from connector.tables.stored_definition import NO_IDS, assign_ids, to_properties
 from connector.tables.values import Encoding
 from tests.unit.services.test_process import here, store
 from tests.unit.warehouses import log_table
@@ -223,6 +229,54 @@ def test_a_change_that_cannot_be_is_refused(
     assert columns_of(folder) == {}
 
 
+COLUMN = '[[tables.one.columns]]\nname = "c"\nfamily = "f"\ntype = "STRING"\n'
+DROPS = "keep_unmapped = false\n"
+
+
+@pytest.mark.parametrize(
+    ("declared", "stored", "cells", "advised"),
+    [
+        (COLUMN, COLUMN, [("f", b"note")], "note STRING --family f"),
+        (DROPS + COLUMN, DROPS + COLUMN, [("f", b"note")], ""),
+        (DROPS + COLUMN, COLUMN, [("f", b"note")], ""),
+        (COLUMN, DROPS + COLUMN, [("f", b"note")], ""),
+        (DROPS + COLUMN, None, [("f", b"note")], "note STRING --family f"),
+        (COLUMN, COLUMN, [("g", b"C")], ""),
+        (COLUMN, COLUMN, [("g", b"C"), ("g", b"d")], "d STRING --family g"),
+        (COLUMN, COLUMN, [("f", b"row_key"), ("-f", b"x")], "x STRING --family -f"),
+        (COLUMN, COLUMN, [("f", b"_a"), ("f", b"1"), ("f", b"\xff"), ("f", b"c" * 301)], ""),
+        ("", COLUMN, [("f", b"note")], ""),
+    ],
+    ids=[
+        *("plain", "drops unmapped cells", "will drop them", "dropped them", "no table yet"),
+        *("name taken", "first name taken", "name of the key", "no names", "a lost column"),
+    ],
+)
+def test_status_advises_a_column_that_can_be_added(
+    folder: Path, declared: str, stored: str | None, cells: list[tuple[str, bytes]], advised: str
+) -> None:
+    """EVO-2, EVO-3, OPS-5: in each state of a table, the advised command is not refused, and where
+    there is no advice, adding a column for a cell is refused.
+    """
+    path, ids = folder.parent / "connector.toml", None
+    if stored is not None:
+        path.write_text(SETTINGS + stored)
+        definition = load_config(path, {}).tables["one"]
+        ids = assign_ids(NO_IDS, definition)
+        log_table(folder, "one", TableState(), to_properties(definition, ids))
+    path.write_text(SETTINGS + declared)
+    table = load_config(path, {}).tables["one"]
+    existing = None if ids is None else (definition, ids)
+    column = column_to_add(table, existing, (), cells)
+    lines = add_column(replace(table_status(table, TableState(), None, 0), column_to_add=column))
+    assert lines == [f"connector table alter one add-column {advised}"] * bool(advised)
+    for line in lines:
+        assert cli.invoke(shlex.split(line)[1:]) == 0
+    for family, name in cells if not lines else ():
+        words = ["add-column", "--family", family, "--", name.decode("utf-8", "replace"), "STRING"]
+        assert cli.invoke(["table", "alter", "one", *words]) == 1
+
+
 def test_a_default_outranks_only_the_default(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,6 +331,30 @@ def test_status_shows_a_refused_configuration(
     assert taken.tables["one"].max_staleness_s == 1200
     file.ask()
     assert reloads.next_config() is None, "asked for, but the same"
+
+
+@pytest.mark.parametrize("kind", JobKind)
+@pytest.mark.parametrize(("error", "cpu_us"), [("", 7), ("", 0), ("no space", 0)])
+def test_jobs_show_only_figures_that_they_know(
+    folder: Path, capsys: pytest.CaptureFixture[str], kind: JobKind, error: str, cpu_us: int
+) -> None:
+    """JOB-1: the processor time of an apply may be 0.0 s, and that of a compaction is not known."""
+    jobs = [Job(kind, "one", 5, 6, error=error, cpu_us=cpu_us)]
+    table_commands._print_sums(sums_by(Period.HOUR, jobs))
+    sums = capsys.readouterr().out.splitlines()[-1]
+    table_commands._print(jobs, with_owner=False)
+    job = capsys.readouterr().out.splitlines()[-1].removesuffix(error)
+    shown = {"cpu_us": "0.0 s", "changes": "0", "letters": "0", "bytes_read": "0.0 MB"}
+    shown |= {"bytes_written": "0.0 MB"}
+    known = [name for name in shown if name in FIGURES[kind] and not error]
+    if kind is JobKind.APPLY and not cpu_us:  # of an older release
+        known = [name for name in known if name in ("changes", "letters")]
+    took = ["1", "1" if error else "0", "0.0", "s"]
+    words = 1 + len(kind.split("_")) if kind not in MAINTENANCE else 2
+    assert sums.split()[words:] == [*took, *" ".join(shown[name] for name in known).split()]
+    counts = ["0" for name in known if name in ("changes", "letters")]
+    files = ["0", "files"] if kind in MAINTENANCE and not error else []
+    assert job.split()[words:] == ["0.0", "s", *files, *counts]
 
 
 def test_jobs_are_summed_by_hour(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

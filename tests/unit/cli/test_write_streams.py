@@ -21,7 +21,7 @@ from connector.services.wait import (
     lag_of_ingest,
     lag_of_table,
 )
-from connector.services.write_streams import lost_ranges
+from connector.services.write_streams import WriteStreamList, lost_ranges
 from connector.state.stream_progress import Progress
 from connector.watermarks.advance import advance
 from connector.watermarks.frontier import (
@@ -31,6 +31,7 @@ from connector.watermarks.frontier import (
 )
 from connector.write_streams.model import StreamEntry, StreamKind, StreamState
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress, ReleaseRows
+from tests.unit.cli.test_remedies import parses
 from tests.unit.warehouses import log_progress
 
 SETTINGS = """
@@ -126,12 +127,15 @@ def test_a_request_names_one_release(folder: Path, capsys: pytest.CaptureFixture
     known = NO_RELEASES.logged(1, C, ("w/a", "w/b"), [*flushes, alone], {0: 5}, None)
     known, _ = known.completed(1, {}, {0: 5}, None)
     log(folder, known)
-    listed = [release_status(one) for one in known.open]
-    assert [request_of(one, listed) for one in listed] == [
-        f"w/a --commit-timestamp {TIME}",
-        "w/b",
-        f"w/a --commit-timestamp {TIME.replace('.000000Z', '.000001Z')}",
+    releases = [release_status(one) for one in known.open]
+    listed = WriteStreamList("s", 0, 1, {}, [], releases)
+    lines = [request_of(one, listed) for one in releases]
+    assert [line.partition(" --without-rejected --why '…' ")[2] for line in lines] == [
+        f"--commit-timestamp {TIME} s w/a",
+        "s w/b",
+        f"--commit-timestamp {TIME.replace('.000000Z', '.000001Z')} s w/a",
     ]
+    assert all(map(parses, lines))
     call = ["write-streams", "release", "s", "w/a", "--without-rejected", "--why", "x"]
     assert cli.invoke(call) == 1
     said = capsys.readouterr().err

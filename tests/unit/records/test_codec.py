@@ -7,6 +7,7 @@ import fastavro
 import pytest
 
 from connector.records import avro_plan
+from connector.records.avro_plan import Plan, UnreadableSchemaError
 from connector.records.codec import (
     SCHEMA,
     SHIPPED,
@@ -34,6 +35,7 @@ from connector.records.model import (
     SetCell,
 )
 from connector.records.rejection import Reason, Rejection
+from connector.sources.schemas import avro_type
 from tests.changes import NEWER_SCHEMA
 
 HEARTBEAT = Heartbeat("p", 7)
@@ -204,12 +206,36 @@ def test_a_schema_that_no_client_can_read_with_says_why(
     assert why in result.detail
 
 
-def test_a_schema_of_another_kind_is_named_by_its_kind() -> None:
-    """REC-11: registries have schemas of Protobuf and JSON, too."""
-    result = rejected(frame(BODY, 7), Schemas({7: '{"schemaType": "PROTOBUF"}'}))
-    assert result == Rejection(
-        Reason.UNKNOWN_SCHEMA, "the schema 7 is of the kind PROTOBUF, and is not an Avro schema"
+OTHER_KINDS = {
+    '{"schemaType": "PROTOBUF"}': "PROTOBUF",
+    'syntax = "proto3";\nmessage A { int32 b = 1; }': "PROTOBUF",
+    "  // A comment.\nmessage A {}": "PROTOBUF",
+    '{"schemaType": "JSON"}': "JSON",
+    '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "string"}': "JSON",
+    '{"type": "object", "properties": {"a": {"type": "integer"}}}': "JSON",
+}
+
+
+@pytest.mark.parametrize("schema", OTHER_KINDS)
+def test_a_schema_of_another_kind_is_named_by_its_kind(schema: str) -> None:
+    """REC-11: registries have schemas of Protobuf and JSON, too, and some do not say so. Ingest and
+    the bridge say the same, with what helps.
+    """
+    detail = (
+        f"is of the kind {OTHER_KINDS[schema]}, and is not an Avro schema: let the program that"
+        " writes the records write Avro"
     )
+    result = rejected(frame(BODY, 7), Schemas({7: schema}))
+    assert result == Rejection(Reason.UNKNOWN_SCHEMA, f"the schema 7 {detail}")
+    with pytest.raises(UnreadableSchemaError) as refused:
+        avro_type(schema)
+    assert str(refused.value) == detail
+
+
+def test_an_avro_schema_may_name_its_own_schema() -> None:
+    """REC-12: an attribute that Avro does not know."""
+    schema = json.dumps(json.loads(SCHEMA) | {"$schema": "http://acme/avro"})
+    assert isinstance(plan_of(schema), Plan)
 
 
 def test_damage_says_byte_and_field() -> None:

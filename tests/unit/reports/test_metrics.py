@@ -224,6 +224,7 @@ def test_the_samples_of_the_process() -> None:
     assert values["failed_jobs", "compaction"] == 1
     assert values["failed_jobs", "apply"] == 0
     assert values["job_cpu_seconds", "apply"] == 1
+    assert [key for key in values if key[0] == "job_cpu_seconds"] == [("job_cpu_seconds", "apply")]
     assert values["maintenance_is_failing", "s", ""] == 1
     figures = figures.with_job(replace(compaction, kind=JobKind.CLEAN_UP, error=""))
     assert by_name(figures.samples(NOW))["maintenance_is_failing", "s", ""] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,16 @@ def test_a_secret_may_stand_in_a_file_that_a_variable_names(file: Path) -> None:
     (file.parent / "secret").write_text("hunter2\n")
     given = {"CONNECTOR__KAFKA__SASL_PASSWORD_FILE": str(file.parent / "secret")}
     assert load_config(file, given).kafka.settings == {"sasl.password": "hunter2"}
+
+
+def test_files_may_begin_with_a_byte_order_mark(file: Path) -> None:
+    """OPS-1: editors of Windows write one."""
+    without = load_config(file, {})
+    file.write_bytes(BOM_UTF8 + file.read_bytes())
+    assert load_config(file, {}) == without
+    (file.parent / "secret").write_bytes(BOM_UTF8 + b"p\n")
+    given = {"CONNECTOR__KAFKA__SASL_PASSWORD_FILE": str(file.parent / "secret")}
+    assert load_config(file, given).kafka.settings["sasl.password"] == "p"
 
 
 def test_the_error_of_a_missing_secret_file_names_its_variable(file: Path) -> None:

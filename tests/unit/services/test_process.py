@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,16 @@ from connector.errors.kafka import broker_unreachable
 from connector.events import Event, ignore, info, warning
 from connector.reports.pipeline_status import PipelineStatus
 from connector.services import drop_table, process
-from connector.services.process import after_event, recorded, status_of_bridge, status_of_pipeline
+from connector.services.process import (
+    after_event,
+    check_no_erasure,
+    recorded,
+    status_of_bridge,
+    status_of_pipeline,
+)
+from connector.services.run import run
 from connector.services.status import status
+from connector.services.surroundings import Surroundings
 from connector.state.process import Failure, ProcessRecord
 from connector.stored import from_text, to_stored
 
@@ -160,6 +169,42 @@ def test_a_bridge_has_a_record_of_its_own_where_the_warehouse_is(tmp_path: Path)
         with pytest.raises(type(error)), recorded(wh, ignore, once=True, bridge="s"):
             raise error
         assert f"last error {error.code}" in bridge().text
+
+
+def test_run_does_not_start_beside_an_erasure(tmp_path: Path) -> None:
+    """OPR-2: it says so and waits. With `once`, it ends with problem, cause and remedy. An erasure
+    that was killed, or of another stream, hinders no pipeline.
+    """
+    wh, other = config(tmp_path), config(tmp_path, "other")
+    (tmp_path / "streams/s").mkdir(parents=True)
+    with recorded(wh, ignore, once=True, erasure="s"):
+        wait_for((tmp_path / "streams/s/erasure.json").exists)
+        check_no_erasure(other)
+        with pytest.raises(WriterConflictError, match="cannot start beside an erasure") as refused:
+            run(wh, once=True)
+        error = refused.value
+        assert (error.code, error.fields) == ("ERASURE_RUNNING", {"stream": "s"})
+        assert f"pid {os.getpid()}" in error.cause
+        assert "erases a row" in error.cause
+        assert error.remedy
+        stop, events = threading.Event(), list[Event]()
+        options = {"stop": stop, "on_event": events.append}
+        waits = threading.Thread(target=run, args=(wh,), kwargs=options)
+        waits.start()
+        wait_for(lambda: pipeline(tmp_path).waiting is not None)
+        assert "waits for an erasure" in pipeline(tmp_path).text
+        stop.set()
+        waits.join(60)
+        assert [event.code for event in events] == ["WAITING", "STOPPED"]
+        goes_on = Surroundings("the pipeline", threading.Event(), events.append)
+        waits = threading.Thread(target=goes_on.wait_for, args=(partial(check_no_erasure, wh),))
+        waits.start()
+        wait_for(lambda: goes_on.away is not None)
+    waits.join(60)
+    assert [event.code for event in events[2:]] == ["WAITING", "GOES_ON"]
+    record = here(pid=2**22, heartbeat_at=now_us())  # no such process
+    (tmp_path / "streams/s/erasure.json").write_text(json.dumps(to_stored(record)))
+    check_no_erasure(wh)
 
 
 def test_events_go_on_to_the_next_receiver_and_say_what_is_done(tmp_path: Path) -> None:

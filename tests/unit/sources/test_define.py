@@ -149,7 +149,7 @@ def test_the_command_asks_for_a_key_and_names_a_wrong_line(
     monkeypatch.chdir(tmp_path)
     config = 'warehouse = "w"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[streams.shop]\n'
     Path("connector.toml").write_text(config)
-    Path("schema.json").write_text(json.dumps(envelope()))
+    Path("schema.json").write_text(json.dumps(envelope()), "utf-8-sig")  # with a byte order mark
     assert cli.invoke(["table", "define", "--from", "schema.json"]) == 2
     assert "public.customers: name its key columns with --key" in capsys.readouterr().err
     assert cli.invoke(["table", "define", "--from", "schema.json", "--key", "id"]) == 0

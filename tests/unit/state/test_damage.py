@@ -308,3 +308,38 @@ def test_a_frontier_that_is_missing_is_an_error_with_a_remedy(tmp_path: Path) ->
     with pytest.raises(TableError, match="has no frontier of batch 3") as caught:
         progress_of(str(tmp_path), "s", with_frontier=True)
     assert caught.value.fields == {"stream": "s", "path": str(path)}
+
+
+@pytest.mark.parametrize("names", [None, 50], ids=["its checkpoint is gone", "beyond the log"])
+def test_a_last_checkpoint_without_its_checkpoint_is_named_with_what_helps(
+    tmp_path: Path, names: int | None
+) -> None:
+    """TBL-14: the error names the file, and the table can be read without it."""
+    table = tmp_path / "tables/t/data"
+    for number in range(3):
+        write_deltalake(
+            str(table), as_arrow([{"id": str(number)}], {"id": "string"}), mode="append"
+        )
+    DeltaTable(str(table)).create_checkpoint()
+    log = table / "_delta_log"
+    for checkpoint in log.glob("*.checkpoint.parquet"):
+        checkpoint.unlink()
+    if names is not None:
+        (log / "_last_checkpoint").write_text(f'{{"version":{names},"size":9}}')
+    with pytest.raises(TableError, match="is damaged") as damaged:
+        open_table(str(table))
+    assert damaged.value.code == "TABLE_DAMAGED"
+    assert "_last_checkpoint" in damaged.value.remedy
+    (log / "_last_checkpoint").unlink()
+    assert open_table(str(table)).version == 2
+
+
+def test_a_last_checkpoint_without_its_checkpoint_is_named_in_an_object_store() -> None:
+    """TBL-14, STO-2: only the text of a library tells it there."""
+    text = (
+        "Kernel error: Invalid Checkpoint: Had a _last_checkpoint hint but didn't find any"
+        " checkpoints"
+    )
+    error = explained("s3://b/w/tables/t/data", "read", text)
+    assert error is not None
+    assert "delete s3://b/w/tables/t/data/_delta_log/_last_checkpoint" in error.remedy

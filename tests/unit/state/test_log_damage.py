@@ -135,6 +135,21 @@ def test_a_checkpoint_in_parts_needs_all_of_them() -> None:
     assert (damage.file, damage.removable) == (parts[0], ())
 
 
+@pytest.mark.parametrize("checkpoints", [[], [3]])
+def test_a_hint_beyond_the_newest_commit_is_damage(checkpoints: list[int]) -> None:
+    """The commits up to it are lost, or the folder is an older copy. An older version stays
+    readable.
+    """
+    files = log(5, *checkpoints) | {HINT: b'{"version":9,"size":9}'}
+    damage = result(files)
+    assert damage == LogDamage(
+        HINT, "names version 9, and the newest commit is version 5", (HINT,), is_older=True
+    )
+    del files[HINT]
+    assert result(files) is None
+    assert result(log(5, 3) | {HINT: b'{"version":9,"size":9}'}, 4) is None
+
+
 def test_a_folder_without_commits_has_no_damage() -> None:
     """`resumable`: the process that made the log was killed before its first commit."""
     assert result({}) is None

@@ -104,8 +104,8 @@ def test_rows_expire_only_once_everything_was_read_that_could_release_them() -> 
 
 def test_the_error_of_a_stale_table_names_its_cause() -> None:
     """TBL-16: the error names the lag and who causes it."""
-    TWO.check_age("accounts", 100 * S, 60, 160 * S)
-    TWO.check_age("accounts", None, None, 160 * S)
+    TWO.check_age("accounts", "s", 100 * S, 60, 160 * S)
+    TWO.check_age("accounts", "s", None, None, 160 * S)
     with pytest.raises(
         StaleTableError,
         match=(
@@ -113,17 +113,17 @@ def test_the_error_of_a_stale_table_names_its_cause() -> None:
             r" behind\. Check"
         ),
     ) as error:
-        TWO.check_age("accounts", 100 * S, 60, 160 * S + S // 2)
+        TWO.check_age("accounts", "s", 100 * S, 60, 160 * S + S // 2)
     assert error.value.fields == {"table": "accounts", "as_of": 100 * S}
     waits = BlockingLetter(b"k", 1, (0, 7), 1, (0, 7), table_letter=False, since=90 * S)
     with pytest.raises(StaleTableError, match=r"Ingest last asked"):
-        TWO.check_age("accounts", 100 * S, 60, 10**6 * S, (waits,))
+        TWO.check_age("accounts", "s", 100 * S, 60, 10**6 * S, (waits,))
     with pytest.raises(
         StaleTableError, match=r"wait for dead letters .* since .*T00:01:30.* replay"
     ):
-        ONE.check_age("accounts", 30 * S, 60, 110 * S, (waits,))
+        ONE.check_age("accounts", "s", 30 * S, 60, 110 * S, (waits,))
     with pytest.raises(StaleTableError, match=r"of unknown age.*Ingest has never run"):
-        replace(Progress(), freshness=NONE_ASKED).check_age("accounts", None, 60, 160 * S)
+        replace(Progress(), freshness=NONE_ASKED).check_age("accounts", "s", None, 60, 160 * S)
 
 
 def test_an_operators_end_is_recorded_and_not_taken_twice() -> None:

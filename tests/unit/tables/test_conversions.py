@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from connector.errors import InvalidChangeError
+from connector.services.rows.values import of_arrow, of_json
 from connector.tables.conversions import convert
 from connector.tables.nested import ValueType, type_of
 from connector.tables.row import is_same_row
@@ -38,6 +39,7 @@ ACCEPTED: dict[str, list[tuple[Any, bytes]]] = {
     "FLOAT64": [
         *((1, b"1.0"), (1.5, b"1.5"), ("1e3", b"1000.0"), (math.nan, b"NaN")),
         *((-math.inf, b"-Infinity"), (Decimal("0.1"), b"0.1"), (np.float32(0.5), b"0.5")),
+        *((number, b"9007199254740992.0") for number in (2**53 + 1, "9007199254740993")),
     ],
     "NUMERIC": [
         *((5, b"5"), (Decimal("0E-9"), b"0"), (Decimal("1E+3"), b"1000"), ("1.50", b"1.5")),
@@ -108,7 +110,7 @@ ACCEPTED: dict[str, list[tuple[Any, bytes]]] = {
 REFUSED: dict[str, list[Any]] = {
     "BOOL": [1, 0, "yes", "", b"true", np.int64(1)],
     "INT64": [1.5, 1.0, True, 2**63, "1.0", "1e3", "", " 1", Decimal(1)],
-    "FLOAT64": [True, 2**53 + 1, 10**400, "x", "1e400", "", b"1"],
+    "FLOAT64": [True, 10**400, Decimal("1e400"), np.longdouble("1e4000"), "x", "1e400", "", b"1"],
     "NUMERIC": [
         "1.0000000001",
         "NaN",
@@ -254,3 +256,38 @@ def test_nothing_is_accepted_that_the_column_cannot_read(type_: DataType, value:
         except InvalidChangeError:
             continue
         assert not isinstance(read_value(type_, encoding, written), Unreadable)
+
+
+_NUMBERS = st.one_of(
+    st.integers(-(2**70), 2**70),
+    st.integers(-(10**400), 10**400),
+    st.decimals(allow_nan=False, allow_infinity=False, places=3),
+)
+
+
+def _bytes_or_refusal(type_: DataType, value: object) -> bytes | None:
+    try:
+        return cell_bytes(type_, value)
+    except InvalidChangeError:
+        return None
+
+
+def _of_file(type_: DataType, value: object) -> bytes | None:
+    found = of_json(type_, value)
+    return None if isinstance(found, Unreadable) else _bytes_or_refusal(type_, found)
+
+
+@examples(400)
+@given(st.sampled_from([DataType.FLOAT64, DataType.NUMERIC, DataType.BIGNUMERIC]), _NUMBERS)
+@example(DataType.FLOAT64, 2**53 + 1)
+@example(DataType.FLOAT64, 10**400)
+def test_a_number_is_one_value_in_every_form(type_: DataType, number: int | Decimal) -> None:
+    """EVO-6, PUB-6: an int, a Decimal, text, and the same in a file: one value, or all refused."""
+    forms = (number, Decimal(number), f"{number:f}" if isinstance(number, Decimal) else str(number))
+    found = {_bytes_or_refusal(type_, form) for form in forms}
+    found |= {_of_file(type_, form) for form in forms}
+    if isinstance(number, int):
+        of_parquet = of_arrow(type_, number)
+        is_read = not isinstance(of_parquet, Unreadable)
+        found.add(_bytes_or_refusal(type_, of_parquet) if is_read else None)
+    assert len(found) == 1

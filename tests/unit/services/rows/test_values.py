@@ -102,7 +102,8 @@ def test_a_row_key_that_cannot_be_made_is_a_value() -> None:
         (DataType.FLOAT64, 7, 7.0),
         (DataType.FLOAT64, Decimal("7.5"), 7.5),
         (DataType.FLOAT64, Decimal("1e999"), None),
-        (DataType.FLOAT64, 2**53 + 1, None),
+        (DataType.FLOAT64, 2**53 + 1, 2.0**53),
+        (DataType.FLOAT64, 10**400, None),
         (DataType.NUMERIC, Decimal("7.5"), Decimal("7.5")),
         (DataType.NUMERIC, "7.5", Decimal("7.5")),
         (DataType.BOOL, True, True),
@@ -128,7 +129,7 @@ def test_values_of_arrow_in_years_that_python_does_not_have() -> None:
     assert of_arrow(DataType.DATE, 0) == date(1970, 1, 1)
     assert isinstance(of_arrow(DataType.DATE, 10**8), Unreadable)
     assert of_arrow(DataType.NUMERIC, 5) == Decimal(5)
-    assert isinstance(of_arrow(DataType.FLOAT64, 2**53 + 1), Unreadable)
+    assert of_arrow(DataType.FLOAT64, 2**53 + 1) == 2.0**53
 
 
 def test_the_view_of_a_row_can_be_loaded_again() -> None:
