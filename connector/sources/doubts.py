@@ -43,6 +43,15 @@ def unsigned_columns(columns: Collection[str]) -> str:
     )
 
 
+def numbers_without_schema() -> str:
+    """The records of MySQL have no schema."""
+    return (
+        "the records of MySQL have no schema, so a negative number may be a large BIGINT UNSIGNED:"
+        " Debezium sends 18446744073709551615 as -1. Set value.converter.schemas.enable = true, or"
+        " use Avro"
+    )
+
+
 _SET_PRECISE = (
     "Set bigint.unsigned.handling.mode = precise in Debezium, or column.propagate.source.type = .*"
 )

@@ -152,6 +152,8 @@ class RowReader:
         fields = () if row is None else tuple(f for f in row.parts if f.name not in key.values)
         shown = [self._shown(field.name, field, connector) for field in fields]
         made = self.tables.meet(table, shown_key, shown)
+        if row is None and connector in MYSQL:
+            self.tables.doubt(doubts.numbers_without_schema())
         if row is not None and connector and connector not in MYSQL:
             self._doubt_missing_fields(table, made, row)
         was_key, names = made.key[0].name, [part.name for part in key_parts(shown_key)]

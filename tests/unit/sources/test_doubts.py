@@ -64,6 +64,15 @@ def test_columns_of_mysql_that_may_be_unsigned(format_: str) -> None:
     assert not list(doubts_of(tables, shows_null=False)), "PostgreSQL has no unsigned numbers"
 
 
+def test_numbers_of_mysql_without_a_schema() -> None:
+    """SRC-8: their types are not known."""
+    tables, _ = decoded("json", number("n", -1), number("n", -2), connector="mysql")
+    (doubt,) = doubts_of(tables, shows_null=False)
+    assert "the records of MySQL have no schema" in doubt
+    tables, _ = decoded("json", number("n", -1))
+    assert not list(doubts_of(tables, shows_null=False))
+
+
 @pytest.mark.parametrize(("topics", "kafka_partitions", "has_room"), SIZES.values(), ids=SIZES)
 def test_the_room_for_a_position(topics: int, kafka_partitions: int, has_room: bool) -> None:
     """SRC-8."""
