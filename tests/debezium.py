@@ -188,6 +188,8 @@ class Debezium:
                 worker[f"{side}.converter"] = _JSON
                 with_schema = str(self.format == "json-schema").lower()
                 worker[f"{side}.converter.schemas.enable"] = with_schema
+                # Otherwise it writes the default of a column for NULL.
+                worker[f"{side}.converter.replace.null.with.default"] = "false"
                 continue
             converter = {
                 "": _AVRO,

@@ -97,7 +97,8 @@ def source_value_missing(table: str, columns: str, record: str) -> ConnectorErro
     return ConnectorError(
         "ROWS_REJECTED",
         f"A row of {table} has no value for {columns}, and on_missing_value is stop",
-        f"PostgreSQL did not send it, because only the key changed. The foreign record is {record}",
+        "PostgreSQL does not send a large value that did not change. The foreign record is"
+        f" {record}",
         'Set on_missing_value = "letter" or "null" for this source. Start the bridge again. With'
         f" REPLICA IDENTITY FULL for {table}, PostgreSQL sends such values",
         table=table,

@@ -10,7 +10,7 @@ from connector.dead_letters.repair import Content
 from connector.dead_letters.source_letters import ORDER_HEADER, AssignedOrder
 from connector.records.codec import framed
 from connector.records.model import DataChange
-from connector.sources.changes import Changes
+from connector.sources.changes import MISSING_VALUE, Changes
 from connector.sources.model import (
     ForeignRecord,
     OnMissingValue,
@@ -84,6 +84,7 @@ def read_again(
     record = ForeignRecord(
         *(at.topic, at.kafka_partition, at.offset),
         *(letter.record_timestamp, content.key, content.value),
+        is_moved=letter.rule == MISSING_VALUE,  # a value may be missing again
     )
     event = decoder.decode(record)
     if isinstance(event, TruncatedTable):

@@ -39,6 +39,9 @@ RECORD_HEADER: Final = "connector.source"
 POSITION_HEADER: Final = "connector.source.position"
 """The Kafka header with the position in the log of the source."""
 
+MISSING_VALUE: Final = "MISSING_VALUE"
+"""The rule of a dead letter whose row has a value that is in no event."""
+
 Headers = list[tuple[str, bytes]]
 
 
@@ -77,8 +80,9 @@ class Changes:
         if missing and self._on_missing_value is OnMissingValue.STOP:
             raise source_value_missing(event.table, missing, location_of(released.record))
         if missing and self._on_missing_value is OnMissingValue.LETTER:
-            detail = f"no event has the value of {missing}: PostgreSQL did not send it"
-            return Poison("MISSING_VALUE", detail, event.commit, event.table)
+            detail = f"no event has the value of {missing}: PostgreSQL does not send a large value"
+            detail += f" that did not change. Set REPLICA IDENTITY FULL for {event.table}"
+            return Poison(MISSING_VALUE, detail, event.commit, event.table)
         definition = self._definition_of(event.table)
         if definition is None:
             detail = f"table {event.table} has no definition"

@@ -83,13 +83,13 @@ class SourceTable:
     def from_section(cls, section: Mapping[str, Any]) -> SourceTable:
         """Return the table of a section that `section` has made."""
         columns: list[SourceColumn] = []
-        cells: dict[str, str] = {}
+        cells = set[str]()
         for shown in section["columns"]:
             cell = shown.get("qualifier", shown["name"])
             version = _version(cell)
             is_version = version and version[1] in cells and _version(shown["name"])
-            field = cells[version[1]] if version and is_version else cell
-            cells[cell] = field
+            field = version[1] if version and is_version else cell
+            cells.add(cell)
             is_guess = "on_unreadable" in shown
             columns.append(
                 SourceColumn(field, shown["name"], cell, type_of(shown["type"]), is_guess)
@@ -196,9 +196,11 @@ def _is_cell(field: str) -> bool:
         qualifier = field.encode()
     except UnicodeEncodeError:
         return False
-    return qualifier != PRESENCE_QUALIFIER and len(qualifier) <= MAX_QUALIFIER_BYTES
+    return qualifier != PRESENCE_QUALIFIER and len(qualifier) <= _MAX_FIELD_BYTES
 
 
+_MAX_FIELD_BYTES: Final = MAX_QUALIFIER_BYTES - len("__99999")
+"""The cells of a field whose type has changed have a longer name."""
 _version = re.compile(r"(.*)__([0-9]+)", re.DOTALL).fullmatch
 
 

@@ -15,7 +15,8 @@
     DDL, in MySQL's topic of schema changes   Skipped, SCHEMA_CHANGE
 
 The key of a row is that of the record. A value that PostgreSQL did not send (TOAST) has a
-placeholder: an update becomes a row that is not whole, and in another row it is `missing`.
+placeholder: an update becomes a row that is not whole, and in another row it is `missing`. A value
+for which null was sent, which may be NULL, is `missing` in both. See `connector.sources.unsent`.
 
 Positions: in PostgreSQL, `source.sequence` begins with the end of the transaction before, and the
 id of END has that of its transaction. In the binary log of MySQL and MariaDB without GTIDs, the id
@@ -26,7 +27,6 @@ of a transaction has its file and position. With GTIDs, it has a number in the l
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -34,6 +34,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from connector.sources import doubts
 from connector.sources.columns import source_name
 from connector.sources.model import (
     BINLOG,
@@ -59,9 +60,8 @@ from connector.sources.records import (
 )
 from connector.sources.rows import Plan, RowReader
 from connector.sources.tables import KnownTables
-
-PLACEHOLDER: Final = "__debezium_unavailable_value"
-"""Debezium's `unavailable.value.placeholder`."""
+from connector.sources.unsent import PLACEHOLDERS, may_lack_values
+from connector.sources.values import MYSQL
 
 HEARTBEAT_TOPIC: Final = "__debezium-heartbeat."
 
@@ -69,6 +69,7 @@ HEARTBEAT_TOPIC: Final = "__debezium-heartbeat."
 class _Source(Struct):
     """Where an event is from."""
 
+    connector: str | None = None
     db: str | None = None
     schema: str | None = None
     table: str | None = None
@@ -88,8 +89,13 @@ class _TransactionOf(Struct):
     total_order: int
 
 
+class _RowBefore(Struct):
+    """The row before an event. Its fields are not read."""
+
+
 class _Envelope(Struct):
     op: str | None = None
+    before: _RowBefore | None = None
     after: Any = None
     source: _Source | None = None
     transaction: _TransactionOf | None = None
@@ -192,7 +198,9 @@ class DebeziumDecoder:
         key = self._rows.format.fields(record.key)
         if key is None:
             return Skipped("NO_KEY", commit, table)
-        plan = self._rows.plan(table, key, schema, "after")
+        assert envelope.source is not None
+        connector = envelope.source.connector or ""
+        plan = self._rows.plan(table, key, schema, "after", connector)
         key_values = self._rows.key(key, plan)
         if op == "d":
             return Row(table=table, commit=commit, key=key_values, deleted=True)
@@ -201,27 +209,45 @@ class DebeziumDecoder:
         cells = self._rows.cells(table, envelope.after, plan)
         assert record.value is not None
         absent = []
-        if _may_lack_values(record.value):
+        if may_lack_values(record.value):
             absent = self._take_placeholders(envelope.after, cells, plan)
         is_partial = bool(absent) and op == "u"
+        hidden: list[str] = []
+        if plan.hidden and connector not in MYSQL:
+            hidden = self._hidden(record, envelope, table, cells, plan)
         return Row(
             table=table,
             commit=commit,
             key=key_values,
             cells=cells,
             whole=not is_partial,
-            missing=() if is_partial else tuple(absent),
+            missing=tuple(hidden if is_partial else [*absent, *hidden]),
             is_snapshot=op == "r",
-            is_incremental=envelope.source is not None
-            and envelope.source.snapshot == "incremental",
+            is_incremental=envelope.source.snapshot == "incremental",
         )
+
+    def _hidden(
+        self, record: ForeignRecord, envelope: _Envelope, table: str, cells: Cells, plan: Plan
+    ) -> list[str]:
+        """The fields that are NULL, or have a value that was not sent. Their cells become NULL."""
+        if envelope.op == "u" and envelope.before is None:
+            self._rows.tables.doubt(doubts.hidden_values(table, plan.hidden))
+        elif envelope.op != "c" or not record.is_moved:
+            return []
+        fields = []
+        for field in sorted(plan.hidden):
+            target = plan.targets[field]
+            if target is not None and target.cell in cells and not cells[target.cell]:
+                fields.append(field)
+                cells[target.cell] = None
+        return fields
 
     def _take_placeholders(self, values: Mapping[str, Any], cells: Cells, plan: Plan) -> list[str]:
         """Remove the cells whose value is a placeholder. Return the names of their fields."""
         absent = []
         for field, text in self._rows.format.cells(values, _AS_THEY_ARE).items():
             target = plan.targets[field]
-            if target is not None and text in _PLACEHOLDERS:
+            if target is not None and text in PLACEHOLDERS:
                 absent.append(field)
                 del cells[target.cell]
         if absent:  # other columns of a field whose type has changed are NULL in this row
@@ -365,29 +391,5 @@ def _salvaged(value: bytes) -> Commit:
     )
 
 
-def _avro_long(number: int) -> bytes:
-    number <<= 1
-    return bytes([number]) if number < 128 else bytes([number & 127 | 128, number >> 7])
-
-
-_RAW: Final = PLACEHOLDER.encode()
-_IN_BASE64: Final = b64encode(_RAW)
-_QUOTED: Final = b'"' + _RAW + b'"'
-_NUMBERS: Final = b",".join(b"%d" % byte for byte in _RAW)
-_UUID: Final = b"b68a35a7-17ad-35b3-af2a-ae46edb4545a"
-"""The UUID of the name, of version 3, as Java has it."""
-_PLACEHOLDERS: Final = frozenset(
-    {
-        *(_RAW, _IN_BASE64, _UUID, b"[" + _NUMBERS + b"]", b"[" + _QUOTED + b"]"),
-        *(b'["' + _IN_BASE64 + b'"]', b"{" + _QUOTED + b":" + _QUOTED + b"}"),
-    }
-)
-"""The natural texts of a value that PostgreSQL did not send, by the type of its column."""
-_IN_AVRO: Final = b"".join(map(_avro_long, _RAW))
 _AS_THEY_ARE: Final = Targets()
 """Each value is its natural text."""
-
-
-def _may_lack_values(record: bytes) -> bool:
-    texts = _RAW in record or _IN_BASE64 in record or _UUID in record
-    return texts or _NUMBERS in record or _IN_AVRO in record

@@ -73,7 +73,9 @@ class _Definer:
         if not isinstance(node, dict):
             raise ValueError("it is not an object of JSON")
         if (field := _schema(node, line)) is not None:
-            self._add(*_name_of(field, node), Fields({}, Schema(field)), None)
+            part = field.part("source")
+            connector = "" if part is None else part.logical.removesuffix(".Source").split(".")[-1]
+            self._add(*_name_of(field, node), Fields({}, Schema(field)), None, connector)
             return
         topic, key = "table", None
         value: Any = node
@@ -89,9 +91,12 @@ class _Definer:
         space, name = source.get("schema") or source.get("db") or "", source.get("table") or ""
         rows = (self._json.fields(bytes(row.values.get(n, b"null")), VALUE) for n in _ROWS)
         values = next((fields.values for fields in rows if fields is not None), {})
-        self._add(source_name(str(space), str(name)), True, Fields(values, row.schema), key)
+        table, connector = source_name(str(space), str(name)), str(source.get("connector", ""))
+        self._add(table, True, Fields(values, row.schema), key, connector)
 
-    def _add(self, table: str, is_debezium: bool, row: Fields, key: Fields | None) -> None:
+    def _add(
+        self, table: str, is_debezium: bool, row: Fields, key: Fields | None, connector: str = ""
+    ) -> None:
         schema = row.schema
         if schema is not None and schema.field.part("op") and (after := schema.field.part("after")):
             schema = Schema(after)
@@ -101,7 +106,7 @@ class _Definer:
             self.tables.meet(table, (), ())
             return
         reader = RowReader(self._json, self.tables, has_zone=not is_debezium)
-        reader.cells(table, row.values, reader.plan(table, key, schema))
+        reader.cells(table, row.values, reader.plan(table, key, schema, "", connector))
 
 
 _VALUES: Final = frozenset({"value", "payload"})

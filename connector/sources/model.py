@@ -55,7 +55,11 @@ class OnMissingValue(StrEnum):
 
 
 class ForeignRecord(NamedTuple):
-    """A record of a foreign topic. `timestamp` is that of Kafka, in microseconds."""
+    """A record of a foreign topic.
+
+    - `timestamp` is that of Kafka, in microseconds.
+    - `is_moved`: its row had another key before.
+    """
 
     topic: str
     kafka_partition: int
@@ -63,6 +67,7 @@ class ForeignRecord(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
+    is_moved: bool = False
 
     @property
     def partition(self) -> TopicPartition:
@@ -103,7 +108,7 @@ class Row:
     - `key` has the values of the key columns, as Python values that `convert` takes.
     - `cells` has the bytes of the other columns by name. None is NULL. A deleted row has none.
     - `whole`: columns that are not in `cells` are NULL. Otherwise they keep their values.
-    - `missing` names the columns of a new row whose values are in no event.
+    - `missing` names the columns whose values are in no event.
     - `is_snapshot`: the row was read, not changed. It has no transaction.
     - `is_incremental`: it is of an incremental snapshot. `commit.after` is the end of the newest
       transaction that was sent before it.

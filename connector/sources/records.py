@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -63,10 +63,15 @@ class Schema:
 
 
 class Fields(NamedTuple):
-    """The fields of a key or a row, not read yet, and their schema, or None."""
+    """The fields of a key or a row, not read yet, and their schema, or None.
+
+    `form` is `value` for a value without fields, and `text` for a key that is only text: it is no
+    JSON, or not in Confluent's framing.
+    """
 
     values: Mapping[str, Any]
     schema: Schema | None
+    form: Literal["fields", "value", "text"] = "fields"
 
 
 class _Framed(Struct):
@@ -99,7 +104,7 @@ class JsonFormat:
         except msgspec.DecodeError:
             if name != KEY:
                 raise
-            value = msgspec.json.encode(data.decode())
+            return Fields({KEY: msgspec.json.encode(data.decode())}, None, "text")
         return None if value == b"null" else _only_field(name, value)
 
     def event(self, value: bytes, shape: type[_S]) -> tuple[_S, Schema | None]:
@@ -186,7 +191,7 @@ class AvroFormat:
 
     def fields(self, data: bytes, name: str = "") -> Fields | None:
         if name == KEY and data[:1] != CONFLUENT:
-            return Fields({KEY: data}, None)
+            return Fields({KEY: data}, None, "text")
         datum, schema = self._datum(data, None)
         if isinstance(datum, dict):
             return Fields(datum, schema)
@@ -268,7 +273,7 @@ _is_int64 = re.compile(rb"-?[0-9]{1,18}|[0-9]{19}").fullmatch
 def _only_field(name: str, value: Any) -> Fields:
     if not name:
         raise ValueError("the key has no fields")
-    return Fields({name: value}, None)
+    return Fields({name: value}, None, "value")
 
 
 def _may_have_schema(text: bytes) -> bool:

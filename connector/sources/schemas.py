@@ -31,6 +31,10 @@ from connector.records.avro_plan import UnreadableSchemaError, schema_of_text
 
 MAX_DEPTH: Final = 32
 MAX_TYPES: Final = 20_000
+SOURCE_TYPE: Final = "__debezium.source.column.type"
+"""The parameter with the type of the column in the source. Debezium writes it for the columns of
+`column.propagate.source.type`.
+"""
 
 
 class Field(NamedTuple):
@@ -41,6 +45,7 @@ class Field(NamedTuple):
     - `logical` is the name of the logical type, for example `io.debezium.time.Date`, or empty.
     - `parts` has the fields of a struct, or the element of an array.
     - `default` is the default in the source. None: it has no default.
+    - `is_optional`: it can be NULL.
     """
 
     name: str
@@ -49,6 +54,7 @@ class Field(NamedTuple):
     parameters: Mapping[str, str] = {}
     parts: tuple[Field, ...] = ()
     default: object = None
+    is_optional: bool = False
 
     def part(self, name: str) -> Field | None:
         """Return the field of a struct with this name."""
@@ -76,6 +82,7 @@ def connect_field(schema: object, name: str = "", depth: int = 0) -> Field:
         _texts(schema.get("parameters")),
         parts,
         schema.get("default"),
+        schema.get("optional") is True,
     )
 
 
@@ -194,6 +201,7 @@ class _AvroCompiler:
         branches = tuple(self.type(branch, name, namespace, (*within, "")) for branch in schema)
         values = [branch.field for branch in branches if branch.kind != "null"]
         field = values[0] if len(values) == 1 else Field(name, "union")
+        field = field._replace(is_optional=len(values) < len(branches))
         return AvroType(field, "union", branches)
 
     def _by_name(self, given: str, name: str, namespace: str, within: Collection[str]) -> AvroType:

@@ -11,6 +11,9 @@ from connector.tables.definition import TableDefinition
 class KnownTables:
     """The tables of a source.
 
+    - `unsigned` names columns of MySQL that may be BIGINT UNSIGNED.
+    - `defaults` has the cells of each table that can be NULL and have a default.
+
     Args:
         tables: The tables that are known, for example those that were published.
         declared: The definitions of the configuration. They name key columns, and only they say
@@ -32,6 +35,9 @@ class KnownTables:
         self.declared = {definition.source: definition for definition in declared}
         self._only_declared = only_declared
         self._news: dict[str, Merged] = {}
+        self._doubts: list[str] = []
+        self.unsigned: dict[str, None] = {}
+        self.defaults: dict[str, dict[str, None]] = {}
         self._warned = set[str]()
         self._overridden = overridden
         for table in self.tables.values():
@@ -68,3 +74,14 @@ class KnownTables:
         """
         news, self._news = list(self._news.values()), {}
         return news
+
+    def doubt(self, text: str) -> None:
+        """Keep a sentence about values that may not be those of the source."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self._doubts.append(text)
+
+    def take_doubts(self) -> list[str]:
+        """Return what was doubted since the last call. Each sentence is returned once."""
+        doubts, self._doubts = self._doubts, []
+        return doubts

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from connector.sources.schemas import Field
+from connector.sources.schemas import SOURCE_TYPE, Field
 from connector.tables.nested import ArrayType, ValueType
 from connector.tables.values import DataType
 
@@ -64,24 +64,33 @@ def natural_text(value: object) -> bytes:
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
 
 
-def kind_of(field: Field, *, has_zone: bool) -> Kind:
+MYSQL: Final = ("mysql", "mariadb")
+"""Debezium's words for its connectors to these servers."""
+
+
+def kind_of(field: Field, *, has_zone: bool, is_mysql: bool = False) -> Kind:
     """Return the kind of a field.
 
     Args:
         field: The field. A type that is not known is that of its base.
         has_zone: Whether Connect's `Timestamp` is a moment. Debezium uses it for local times.
+        is_mysql: Whether a time is a duration, from -838:59:59 to 838:59:59. It is a text.
     """
     logical = field.logical
     if logical == _CONNECT + "Timestamp" and has_zone:
         logical = "timestamp-millis"
-    source_type = field.parameters.get("__debezium.source.column.type", "")
+    source_type = field.parameters.get(SOURCE_TYPE, "")
+    if source_type.startswith(_UNSIGNED) and field.base == "int64":
+        return Kind(DataType.NUMERIC, lambda text: _unsigned(int(text)), _unsigned)
     if field.base == "string" and source_type in ("NUMERIC", "DECIMAL"):
         return _decimal_text(field)
     if logical in _NUMBERS and field.base in ("int32", "int64"):
         type_, convert = _NUMBERS[logical]
+        type_ = DataType.STRING if is_mysql and type_ is DataType.TIME else type_
         return Kind(type_, lambda text: convert(int(text)), convert)
     if logical in _TEXTS and field.base == "string":
         type_, of_text = _TEXTS[logical]
+        type_ = DataType.STRING if is_mysql and type_ is DataType.TIME else type_
         return Kind(type_, of_text, of_text)
     if logical == _CONNECT + "Decimal" and field.base == "bytes":
         return _decimal(field)
@@ -90,6 +99,18 @@ def kind_of(field: Field, *, has_zone: bool) -> Kind:
     if field.base == "array" and field.parts:
         return _array(kind_of(field.parts[0], has_zone=has_zone))
     return _KINDS.get(field.base, _KINDS["union"])
+
+
+_UNSIGNED: Final = "BIGINT UNSIGNED"
+
+
+def _unsigned(number: int) -> bytes:
+    return b"%d" % (number % 2**64)
+
+
+def may_be_unsigned(field: Field) -> bool:
+    """Whether a field of MySQL may be BIGINT UNSIGNED, whose large numbers are sent as negative."""
+    return field.base == "int64" and not field.logical and SOURCE_TYPE not in field.parameters
 
 
 def _decimal(field: Field) -> Kind:
@@ -318,6 +339,7 @@ def _float32(number: float) -> bytes:
 
 _CONNECT: Final = "org.apache.kafka.connect.data."
 _DEBEZIUM: Final = "io.debezium.time."
+ISO_TIME: Final = _DEBEZIUM + "IsoTime"
 
 _NUMBERS: Final[Mapping[str, tuple[DataType, Convert]]] = {
     _CONNECT + "Date": (DataType.DATE, lambda days: day_text(days).encode()),
@@ -338,7 +360,7 @@ _NUMBERS: Final[Mapping[str, tuple[DataType, Convert]]] = {
 
 _TEXTS: Final[Mapping[str, tuple[DataType, Convert | None]]] = {
     _DEBEZIUM + "IsoDate": (DataType.DATE, _iso_date),
-    _DEBEZIUM + "IsoTime": (DataType.TIME, partial(_iso_text, has_day=False, has_zone=False)),
+    ISO_TIME: (DataType.TIME, partial(_iso_text, has_day=False, has_zone=False)),
     _DEBEZIUM + "IsoTimestamp": (
         DataType.DATETIME,
         partial(_iso_text, has_day=True, has_zone=False),
@@ -386,6 +408,8 @@ def _array(kind: Kind) -> Kind:
         return joined(values, kind.of_value)
 
     def joined(values: list[Any], convert: Convert | None) -> bytes:
+        if values and type_ is DataType.STRING and (values[0] or b"")[:7] == _JAVA_ARRAY:
+            return bytes(values[0])  # no array: the elements of an array of arrays are lost
         parts = [
             b"null" if v is None else _json_part(type_, convert(v) if convert else v)
             for v in values
@@ -406,5 +430,6 @@ def _json_part(type_: ValueType, text: bytes) -> bytes:
     return msgspec.json.encode(text.decode())
 
 
+_JAVA_ARRAY: Final = b"[Ljava."
 _strings: Final = msgspec.json.Decoder(str)
 _lists: Final = msgspec.json.Decoder(list[msgspec.Raw])

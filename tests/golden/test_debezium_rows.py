@@ -25,6 +25,7 @@ TRANSACTIONS = "dbz.transaction"
 BEAT = "public.beat"
 OTHER_TEXTS = {"dur", "net", "code"}
 """Columns that PostgreSQL's text and Debezium's value show differently."""
+ARRAYS = {"tags", "numbers"}
 UNTYPED = {"born", "created_at", "local_at", "open_at", "at", "photo", "tags", "numbers"}
 """Columns with another text in JSON without a schema, where their type is not known."""
 
@@ -106,7 +107,7 @@ def rows_after(name: str) -> Iterator[tuple[Row, Texts | None]]:
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_event_is_the_row_that_postgresql_had(name: str) -> None:
     """SRC-3, SRC-5, nothing_lost, nothing_invented."""
-    tables, compared, kept = decoded(name)[1], 0, 0
+    tables, compared, kept, unknown = decoded(name)[1], 0, 0, 0
     for row, truth in rows_after(name):
         assert row.deleted is (truth is None)
         if truth is None:
@@ -123,10 +124,14 @@ def test_an_event_is_the_row_that_postgresql_had(name: str) -> None:
             if value is not None and column is not None and text is not None:
                 assert is_value(column.type, value, text, field), (field, value, text)
                 compared += 1
-        assert rest == set(row.missing) or not row.whole, (row, rest)
+        hidden = {name for name in row.missing if name in row.cells}
+        assert hidden <= ARRAYS, "NULL, or a large array that did not change"
+        assert rest == set(row.missing) - hidden or not row.whole, (row, rest)
         kept += not row.whole
+        unknown += bool(hidden)
     assert compared > 300
     assert kept
+    assert unknown
 
 
 def is_lost(text: str) -> bool:

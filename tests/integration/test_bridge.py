@@ -38,9 +38,9 @@ from connector.records.rejection import Reason
 from connector.services import DeadLetters, load_config, run_bridge, status
 from connector.services.tables import tables_of_topic
 from connector.sources import by_transaction
-from connector.sources.debezium import PLACEHOLDER
 from connector.sources.define import toml_of
 from connector.sources.model import SourceFormat
+from connector.sources.unsent import PLACEHOLDER
 from connector.validation import Limits
 from tests.broker import NewTopic, jar_store
 from tests.documents import ROOT

@@ -7,7 +7,7 @@ from decimal import Context, Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from connector.sources.changes import Changes
@@ -232,26 +232,40 @@ def test_clocks_are_read_back(micros: int) -> None:
     assert written.startswith("-") is (micros < 0)
 
 
-@given(
-    st.lists(
-        st.lists(st.tuples(texts, st.sampled_from(["INT64", "STRING", "DATE"])), max_size=6),
-        max_size=6,
-    )
+Step = list[tuple[str, str, bool]]
+colliding = st.lists(st.sampled_from(["n", "N", "_", "é", "2", "__2", "__3", "__02"]), max_size=4)
+"""Names that the cells and columns of other fields may have, too."""
+schemas = st.lists(
+    st.tuples(
+        texts | colliding.map("".join),
+        st.sampled_from(["INT64", "STRING", "DATE", "ARRAY<INT64>"]),
+        st.booleans(),
+    ),
+    max_size=6,
 )
+
+
+@given(st.lists(schemas, max_size=6))
+@example([[("n", "INT64", False)], [("n", "STRING", False), ("n__2", "STRING", False)]])
+@example([[("n", "INT64", False), ("n__2", "STRING", False)], [("n__2", "DATE", False)]])
+@example([[("n__2", "INT64", True), ("n", "STRING", True)], [("n", "DATE", False)]])
 @examples(500)
-def test_a_field_and_a_type_have_one_column_for_ever(steps: list[list[tuple[str, str]]]) -> None:
+def test_a_field_and_a_type_have_one_column_for_ever(steps: list[Step]) -> None:
     """SRC-5, resumable: whatever comes later, and after a restart from the section."""
     table: SourceTable | None = None
     cells: dict[tuple[str, str], str] = {}
     for step in steps:
-        shown = [Shown(field, type_of(type_)) for field, type_ in dict(step).items()]
+        fields = {field: (type_of(type_), is_guess) for field, type_, is_guess in step}
+        shown = [Shown(field, *of_field) for field, of_field in fields.items()]
         table = merged(table, "t", [Shown("id", DataType.INT64)], shown).table
         for each in shown:
             column = table.column(each.field, each.type)
-            if column is not None:
+            if column is not None and not column.is_guess:
                 assert cells.setdefault((each.field, str(each.type)), column.cell) == column.cell
         assert len(set(cells.values())) == len(cells)
         names = {column.name.lower() for column in table.columns}
         assert len(names) == len(table.columns)
-        assert SourceTable.from_section(table.section()) == table
+        again = SourceTable.from_section(table.section())
+        assert again == table
+        assert merged(again, "t", [Shown("id", DataType.INT64)], shown).table == table
         definition_of(table)

@@ -44,6 +44,9 @@ _GONE: Final = (
     KafkaError.UNKNOWN_TOPIC_ID,
 )
 
+_OLD_KEY: Final = "__debezium.oldkey"
+"""The Kafka header of a row whose key has changed."""
+
 
 class SourceReader:
     """Reads all topics of a source. Not thread-safe.
@@ -190,7 +193,9 @@ class SourceReader:
         key: Any = message.key()
         value: Any = message.value()
         timestamp = max(0, message.timestamp()[1]) * 1000
-        return ForeignRecord(topic, kafka_partition, offset, timestamp, key, value)
+        headers: Any = message.headers()
+        is_moved = headers is not None and any(name == _OLD_KEY for name, _ in headers)
+        return ForeignRecord(topic, kafka_partition, offset, timestamp, key, value, is_moved)
 
     def _handle(self, error: KafkaError, at: TopicPartition, offset: int | None) -> None:
         """Handle an error. The end of a Kafka partition is not an error."""

@@ -35,11 +35,14 @@ _LEAST_S: Final = 2.0
 
 
 class Reported(NamedTuple):
-    """A heartbeat of a bridge: its time, when it arrived (µs), and what the bridge waits for."""
+    """A heartbeat of a bridge: its time, when it arrived (µs), the ids of the topics that it has
+    read, and what the bridge waits for.
+    """
 
     timestamp: int
     arrived_at: int
     starts: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str]
     waiting: Waiting | None
 
 
@@ -106,11 +109,12 @@ def _heartbeats(
             continue
         header = dict(source.headers).get(WAITING_HEADER)
         try:
-            starts = by_partition(SourcePosition.parse(record.resume_token).starts)
+            position = SourcePosition.parse(record.resume_token)
             waiting = from_text(Waiting, header.decode()) if header else None
         except ValueError:
             continue
-        yield Reported(record.timestamp, source.record_timestamp, starts, waiting)
+        times, starts = (record.timestamp, source.record_timestamp), by_partition(position.starts)
+        yield Reported(*times, starts, position.topic_ids, waiting)
 
 
 def _lag(

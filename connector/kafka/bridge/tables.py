@@ -55,6 +55,8 @@ class BridgeTables:
         """Publish the tables with new columns, and wait until Kafka has them. Raises `ConfigError`,
         `DeliveryError`, `TopicError` and `BrokerError`.
         """
+        for text in self.of_decoder.take_doubts():
+            self._warn("SOURCE_VALUES", text)
         changed = {}
         for news in self.of_decoder.take_news():
             for text in news.warnings:

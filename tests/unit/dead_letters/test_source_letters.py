@@ -35,6 +35,7 @@ from connector.sources.records import JsonFormat
 from connector.sources.tables import KnownTables
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.nested import ArrayType
 from connector.tables.values import DataType
 from tests.unit.dead_letters.test_replay import DOOR, NOW
 
@@ -43,7 +44,10 @@ USERS = TableDefinition(
     stream="s",
     source="public.users",
     key=Key(parts=(KeyPart("id", DataType.INT64),), form=KeyForm.ORDERED),
-    columns=(Column("bio", "f", b"bio", DataType.STRING),),
+    columns=(
+        Column("bio", "f", b"bio", DataType.STRING),
+        Column("tags", "f", b"tags", ArrayType(DataType.STRING)),
+    ),
 )
 ORDER = AssignedOrder(1_700_000_000_000_000, 7, 3, "824")
 POSITION = Position("dbz.public.users", "AAAAAAAAAAAAAAAAAAAAAA", 2, 41)
@@ -168,6 +172,20 @@ def test_a_repair_changes_the_document_of_the_source() -> None:
     without = repair(content_of(broken), [Step.parse("unset record.after.bio")], Schemas())
     assert isinstance(without, Content)
     assert json.loads(without.value or b"")["after"] == {"id": 1}
+
+
+def test_a_value_that_is_missing_is_missing_in_a_replay() -> None:
+    """SRC-3, SRC-6, nothing_invented: a letter has no header of Debezium that says that the key of
+    its row has changed. Its rule says it.
+    """
+    value = json.dumps(envelope(after={"id": 1, "tags": None})).encode()
+    lacking = replace(letter(value), rule="MISSING_VALUE")
+    refused = decided(lacking)
+    assert refused.verdict is Verdict.REFUSE
+    assert "no event has the value of tags" in refused.why
+    assert change_of(decided(lacking, missing=OnMissingValue.NULL)).table == "public.users"
+    assert change_of(decided(lacking, 'set record.after.tags=["x"]')).table == "public.users"
+    assert change_of(decided(letter(value))).table == "public.users", "a new row with NULL"
 
 
 @pytest.mark.parametrize(

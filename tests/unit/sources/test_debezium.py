@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from connector.sources.debezium import PLACEHOLDER, DebeziumDecoder
+from connector.sources.debezium import DebeziumDecoder
 from connector.sources.model import (
     Commit,
     End,
@@ -23,8 +23,10 @@ from connector.sources.model import (
 )
 from connector.sources.records import AvroFormat, JsonFormat
 from connector.sources.tables import KnownTables
+from connector.sources.unsent import PLACEHOLDER
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyPart
+from connector.tables.nested import ArrayType
 from connector.tables.values import DataType
 from tests.foreign_records import (
     LSN,
@@ -140,6 +142,18 @@ PLACED = [
         list(PLACEHOLDER.encode()),
     ),
     Typed(
+        "more_numbers",
+        {"type": "array", "items": {"type": "int64", "optional": True}},
+        {"type": "array", "items": ["long", "null"]},
+        list(PLACEHOLDER.encode()),
+    ),
+    Typed(
+        "refs",
+        {"type": "array", "items": {"type": "string", "name": "io.debezium.data.Uuid"}},
+        {"type": "array", "items": ["null", "string"]},
+        [str(UUID(bytes=hashlib.md5(PLACEHOLDER.encode()).digest(), version=3))],
+    ),
+    Typed(
         "pairs",
         {"type": "map", "keys": {"type": "string"}, "values": {"type": "string"}},
         {"type": "map", "values": "string"},
@@ -162,6 +176,72 @@ def test_placeholders_of_other_types_are_no_values(format_, field):
     assert not event.whole
     assert field.name not in event.cells
     assert event.cells["name"] == b"Ann"
+
+
+@pytest.mark.parametrize("value", [b"", None])
+@pytest.mark.parametrize("format_", ["json with schema", "avro"])
+def test_bits_that_were_not_sent(format_, value):
+    """SRC-3: a column that cannot be NULL has no bits then. A short one has always its own."""
+    for length, missing in (("24000", ("v",)), ("2147483647", ("v",)), ("128", ())):
+        bits = raw("v", b"\x05", "io.debezium.data.Bits", {"length": length})
+        given = value.decode() if value is not None and format_ != "avro" else value
+        event = Bench(format_, [number("id", 7), bits]).event("u", {"v": given})
+        assert isinstance(event, Row)
+        assert event.missing == missing
+        assert event.cells["v"] is None or length == "128"
+
+
+def test_null_of_an_array_without_a_schema_is_a_missing_value():
+    """SRC-3: a column that had lists, or is declared as an array."""
+    update = Writer("json", KEY, [number("id", 7), text("tags", None), text("name", None)])
+    for tables in (KnownTables(), KnownTables(declared=[ARRAYS])):
+        decoder = DebeziumDecoder(JsonFormat(), tables)
+        if not tables.declared:
+            event = decoder.decode(update.event("u"))
+            assert isinstance(event, Row)
+            assert event.missing == ()
+            decoder.decode(update.event("c", {"tags": ["x"]}))
+        event = decoder.decode(update.event("u"))
+        assert isinstance(event, Row)
+        assert event.missing == ("tags",)
+        (doubt,) = tables.take_doubts()
+        assert "null for tags" in doubt
+
+
+ARRAYS = TableDefinition(
+    name="customers",
+    stream="shop",
+    source=TABLE,
+    key=Key((KeyPart("id", DataType.INT64),)),
+    columns=(Column("tags", "c", b"tags", ArrayType(DataType.STRING)),),
+)
+
+
+def test_mysql_sends_all_values():
+    """SRC-3: null is NULL there."""
+    field = PLACED[1]
+    event = Bench("json with schema", [number("id", 7), field]).event(
+        "u", {field.name: None}, **MYSQL
+    )
+    assert isinstance(event, Row)
+    assert (event.whole, event.missing) == (True, ())
+
+
+def test_a_row_without_a_field_that_the_table_has_is_doubted_once():
+    """SRC-5, SRC-8: PostgreSQL does not send generated columns, which a snapshot has."""
+    for format_ in ("json with schema", "avro"):
+        bench = Bench(format_, [number("id", 7), number("n", 3), number("g", 6)])
+        bench.event("r")
+        assert not bench.tables.take_doubts()
+        plain = Writer(
+            format_, KEY, [number("id", 7), number("n", 4)], registry=bench.writer.registry
+        )
+        for _ in range(2):
+            event = bench.decoder.decode(plain.event("u"))
+            assert isinstance(event, Row)
+            assert event.cells == {"n": b"4"}
+        (doubt,) = bench.tables.take_doubts()
+        assert "rows of public.customers have no g, so it is NULL in them" in doubt
 
 
 def test_a_table_without_a_key_is_left_out_by_name(bench):

@@ -125,6 +125,15 @@ def test_a_field_with_the_name_of_the_presence_mark_has_no_column():
     assert made.warnings
 
 
+@pytest.mark.parametrize(("length", "count"), [(16 * 1024 - 7, 2), (16 * 1024 - 6, 0)])
+def test_a_field_with_a_long_name_has_room_for_another_type(length, count):
+    """SRC-5: the cell of another type has a longer name, which a definition can have, too."""
+    _, last = grown([Shown("n" * length, INT)], [Shown("n" * length, TEXT)])
+    assert len(last.table.columns) == count
+    assert "_unmapped" in last.warnings[0] or count
+    definition_of(last.table)
+
+
 def test_column_and_table_names():
     assert column_name("e-mail") == "e_mail"
     assert column_name("_id") == "c_id"

@@ -228,3 +228,98 @@ def test_days_and_clocks_of_any_number():
     assert day_text(2_932_896) == "9999-12-31"
     assert day_text(2_932_897) == "+10000-01-01"
     assert clock_text(-1) == "-00:00:00.000001"
+
+
+MYSQL = {"connector": "mysql"}
+DURATIONS = [
+    (number("t", -3_020_399_000_000, TIME + "MicroTime"), b"-838:59:59.000000"),
+    (number("t", 3_020_399_999_999, TIME + "MicroTime"), b"838:59:59.999999"),
+    (number("t", -1, TIME + "MicroTime"), b"-00:00:00.000001"),
+    (number("t", 86_400_000_000, TIME + "MicroTime"), b"24:00:00.000000"),
+    (number("t", 36_672_000_000, TIME + "MicroTime"), b"10:11:12.000000"),
+    (number("t", -363_723_500, CONNECT + "Time", bits=32), b"-101:02:03.500000"),
+    (text("t", "10:11:12Z", TIME + "IsoTime"), b"10:11:12.000000"),
+]
+
+
+@pytest.mark.parametrize("format_", ["json with schema", "avro"])
+@pytest.mark.parametrize(("field", "cell"), DURATIONS)
+def test_a_time_of_mysql_is_a_duration(format_: str, field: Typed, cell: bytes) -> None:
+    """SRC-5, nothing_lost: from -838:59:59 to 838:59:59, as text. Elsewhere it is a TIME."""
+    for connector in ("mysql", "mariadb", "postgresql"):
+        writer = Writer(format_, [ID], [ID, field])
+        decoder, tables = decoder_of(writer)
+        event = decoder.decode(writer.event("c", connector=connector))
+        assert isinstance(event, Row), event
+        (column,) = tables.tables["public.customers"].columns
+        assert str(column.type) == ("TIME" if connector == "postgresql" else "STRING")
+        if connector != "postgresql":
+            assert event.cells["t"] == cell
+            assert read_value(column.type, Encoding.TEXT, cell) == cell.decode()
+        is_iso = connector != "postgresql" and field.connect["type"] == "string"
+        assert len(tables.take_doubts()) == is_iso, "Debezium sends null for -838:59:59 then"
+
+
+UNSIGNED = [(0, "0"), (2**63 - 1, "9223372036854775807"), (-(2**63), "9223372036854775808")]
+UNSIGNED += [(-1, "18446744073709551615")]
+
+
+@pytest.mark.parametrize("format_", ["json with schema", "avro"])
+@pytest.mark.parametrize(("sent", "value"), UNSIGNED)
+def test_an_unsigned_number_of_mysql(format_: str, sent: int, value: str) -> None:
+    """SRC-5, SRC-8, nothing_invented: it is exact if its type in the source is known. Otherwise a
+    negative number is doubted.
+    """
+    plain = number("n", sent)
+    parameters = {"__debezium.source.column.type": "BIGINT UNSIGNED ZEROFILL"}
+    known = Typed(
+        "n",
+        {"type": "int64", "parameters": parameters},
+        {"type": "long", "connect.parameters": parameters},
+        sent,
+    )
+    precise = decimal("n", int(value), 20, 0)
+    for field, is_known in ((plain, False), (known, True), (precise, True)):
+        writer = Writer(format_, [ID], [ID, field])
+        decoder, tables = decoder_of(writer)
+        events = [decoder.decode(writer.event("c", **MYSQL)) for _ in range(2)]
+        assert isinstance(events[1], Row), events
+        (column,) = tables.tables["public.customers"].columns
+        doubts = tables.take_doubts()
+        assert str(column.type) == ("NUMERIC" if is_known else "INT64")
+        assert events[1].cells["n"] == (value if is_known else str(sent)).encode()
+        assert len(doubts) == (sent < 0 and not is_known)
+        assert all("precise" in doubt and "public.customers.n" in doubt for doubt in doubts)
+        assert ("public.customers.n" in tables.unsigned) is not is_known
+
+
+@pytest.mark.parametrize("format_", ["json with schema", "avro"])
+def test_an_unsigned_key_of_mysql(format_: str) -> None:
+    """SRC-5: the same for a key."""
+    key = number("id", -2)
+    writer = Writer(format_, [key], [key])
+    decoder, tables = decoder_of(writer)
+    for op in ("c", "d"):
+        event = decoder.decode(writer.event(op, **MYSQL))
+        assert isinstance(event, Row)
+        assert event.key == {"id": -2}
+    (doubt,) = tables.take_doubts()
+    assert "public.customers.id has a negative number" in doubt
+    assert isinstance(decoder.decode(writer.event("c")), Row)
+    assert not tables.take_doubts(), "in PostgreSQL, it is a negative number"
+
+
+@pytest.mark.parametrize("format_", ["json with schema", "avro"])
+def test_an_array_of_arrays_is_no_array_of_java(format_: str) -> None:
+    """SRC-5, nothing_invented: Debezium writes names of objects of Java for text[][]."""
+    field = array(
+        "words", text("e", "x"), ["[Ljava.lang.String;@194861d9", "[Ljava.lang.String;@1"]
+    )
+    writer = Writer(format_, [ID], [ID, field])
+    decoder, tables = decoder_of(writer)
+    event = decoder.decode(writer.event("c"))
+    assert isinstance(event, Row)
+    (column,) = tables.tables["public.customers"].columns
+    cell = event.cells["words"]
+    assert cell == b"[Ljava.lang.String;@194861d9"
+    assert isinstance(read_value(column.type, Encoding.TEXT, cell), Unreadable)

@@ -173,3 +173,84 @@ def test_a_topic_with_a_long_name_has_a_table():
     event = decode(b"k", b"{}", topic="t" * 249)
     assert isinstance(event, Row)
     assert len(event.table) <= 128
+
+
+# Two keys are one row only if they are the same value.
+
+QUOTED, TEXT, FIELDS, NUMBER = b'"abc"', b"abc", b'{"id":7}', b"7"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "outcome"),
+    [
+        (QUOTED, b'"\\u0061bc"', "one row"),
+        (FIELDS, b'{ "id": 7 }', "one row"),
+        (b'{"a":1,"b":2}', b'{"b":2,"a":1}', "one row"),
+        (b'{"schema":{"type":"string"},"payload":"abc"}', QUOTED, "one row"),
+        (QUOTED, b'"abd"', "two rows"),
+        (TEXT, b"abc ", "two rows"),
+        (TEXT, b" abc", "two rows"),
+        (NUMBER, b"8", "two rows"),
+        (NUMBER, b"7\n", "one row"),
+        (QUOTED, b'"abc"\n', "one row"),
+        (TEXT, QUOTED, "poison"),
+        (QUOTED, TEXT, "doubt"),
+        (NUMBER, b"07", "poison"),
+        (NUMBER, FIELDS, "poison"),
+        (FIELDS, NUMBER, "poison"),
+        (TEXT, b'{"id":"abc"}', "poison"),
+        (b'{"id":"abc"}', TEXT, "poison"),
+        (b'{"id":"abc"}', QUOTED, "poison"),
+    ],
+)
+@pytest.mark.parametrize("value", [b'{"n":1}', None])
+def test_two_keys_are_one_row_only_if_they_are_the_same_value(first, second, outcome, value):
+    """SRC-4, nothing_lost: two rows are never one in silence, and one row is never two."""
+    tables = KnownTables()
+    decoder = UpsertDecoder(JsonFormat(), tables)
+    events = [
+        decoder.decode(ForeignRecord("users", 0, n, TIME, key, value))
+        for n, key in enumerate((first, second))
+    ]
+    assert isinstance(events[0], Row)
+    keys = [event.key for event in events if isinstance(event, Row)]
+    doubts = tables.take_doubts()
+    if outcome == "poison":
+        assert len(keys) == 1
+    elif outcome == "doubt":
+        assert keys[0] == keys[1]
+        assert "were one row so far" in doubts[0]
+        again = decoder.decode(ForeignRecord("users", 0, 9, TIME, first, value))
+        assert isinstance(again, Poison)
+    else:
+        assert (keys[0] == keys[1]) is (outcome == "one row")
+    assert len(doubts) == (outcome == "doubt")
+
+
+def test_keys_of_avro_have_one_form():
+    """SRC-4: text, and a text in Confluent's framing."""
+    registry = Registry()
+    framed = registry.framed("string", "abc")
+    row = registry.framed({"type": "record", "name": "R", "fields": []}, {})
+    for first, second, has_doubt in ((b"abc", framed, False), (framed, b"abc", True)):
+        tables = KnownTables()
+        decoder = UpsertDecoder(AvroFormat(registry.schema_of), tables)
+        events = [
+            decoder.decode(ForeignRecord("users", 0, n, TIME, key, row))
+            for n, key in enumerate((first, second, framed))
+        ]
+        assert isinstance(events[0], Row)
+        assert isinstance(events[1], Row) is has_doubt
+        assert isinstance(events[2], Poison)
+        assert len(tables.take_doubts()) == has_doubt
+
+
+def test_a_deleted_row_that_a_transform_has_written_is_doubted():
+    """SRC-4, SRC-8: `ExtractNewRecordState` with `rewrite`."""
+    tables = KnownTables()
+    for deleted in (b"false", b"true", b"true"):
+        event = decode(b"7", b'{"id":7,"__deleted":"%s"}' % deleted, tables)
+        assert isinstance(event, Row)
+        assert not event.deleted
+    (doubt,) = tables.take_doubts()
+    assert "users has rows with __deleted = true" in doubt
