@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import Counter
@@ -17,12 +18,14 @@ from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.write_streams.queue import Append
 from connector.kafka.write_streams.stream import WriteStream
 from connector.records.model import SERVER_TIME, DataChange, Entry
-from connector.tables.definition import Column, TableDefinition, compatible, with_fixed
+from connector.tables.definition import TableDefinition, compatible, with_fixed
+from connector.tables.published import PublishedTable
 from connector.tables.row_entries import Missing, RowEntries, Unknown
 from connector.text import counted
 from connector.write_streams.model import StreamKind
 
 LOOK_EVERY_S: Final = 1.0
+RETRY_EVERY_S: Final = 30.0
 
 _Answer = TypeVar("_Answer")
 _Keyed = tuple[bytes, tuple[Entry, ...]]
@@ -37,13 +40,15 @@ class TableWriter(Generic[_Answer]):
     With a producer, a method returns the commit timestamp (µs), for `ChangeProducer.reached`. With
     a write stream, it returns its `Append`.
 
-    The published definitions are read before the first row (EVO-1). The family of the presence mark
-    is that of the published definition, and a deletion is in its families, too. If they cannot be
-    read, rows are written as the table was given.
+    The published definition of the table is read before the first row (EVO-1). The family of the
+    presence mark is that of the published definition, and a deletion is in its families, too. Until
+    there is one that can be read, rows are written as the table was given, and the next row after
+    30 seconds asks again.
 
-    For a row with a field that is no column, they are read again, at most once a second. New
-    columns of the table are used from then on, also for this row, and `updated_schema` is the
-    version of their definition. None: the table has the columns that were given.
+    For a row with a field that is no column, it is read again, at most once a second. A column of
+    the definition that was read last is used from the first row that has its field on, and
+    `updated_schema` is the version of the definition. None: the table has the columns that were
+    given.
     """
 
     @overload
@@ -96,7 +101,8 @@ class TableWriter(Generic[_Answer]):
             raise argument_invalid("stream_partition", stream_partition, allowed)
         self._target, self._stream_partition = target, stream_partition
         self._rows = RowEntries(table, Missing(missing), Unknown(unknown))
-        self._last, self._look_at = 0, -math.inf
+        self._last, self._looked_at = 0, -math.inf
+        self._published: PublishedTable | None = None
         self.updated_schema: int | None = None
 
     @property
@@ -218,31 +224,41 @@ class TableWriter(Generic[_Answer]):
         return cast("_Answer", commit_timestamp)
 
     def _take_published(self, rows: Iterable[Any]) -> None:
-        """Read the published definition before the first row, and if a row has fields that are no
-        columns. Take from it what decides the existing rows, and the columns of such fields.
+        """Read the published definition if it is time to. Take from it the columns of fields that
+        are no columns yet. If it was read, take the families of the table, too.
         """
         unknown = self._rows.unknown(row for row in rows if isinstance(row, Mapping))
-        is_first, now = math.isinf(self._look_at), time.monotonic()
-        if not (unknown or is_first) or now < self._look_at:
+        age = time.monotonic() - self._looked_at
+        is_read = (unknown and age >= LOOK_EVERY_S) or (
+            self._published is None and age >= RETRY_EVERY_S
+        )
+        if is_read:
+            self._published = self._read_published() or self._published
+            self._looked_at = time.monotonic()
+        if self._published is None:
             return
-        self._look_at = now + LOOK_EVERY_S
+        existing = self._published.definition
+        new = [column for column in existing.columns if column.name in unknown]
+        if not (new or is_read):
+            return
+        table = with_fixed(existing, self.table)
+        cells = {column.cell for column in table.columns}
+        new = [column for column in new if column.cell not in cells]
+        if new and not compatible(existing, table):
+            table = replace(table, columns=(*table.columns, *new))
+            self.updated_schema = self._published.version
+        families = [column.family for column in existing.columns]
+        self._rows = self._rows.with_definition(table, families)
+
+    def _read_published(self) -> PublishedTable | None:
         try:
             published = self._target.published_tables().get(self.table.name)
         except ConnectorError as error:
-            client.log.info("the published definitions were not read: %s", error)
-            return
-        if published is None or published.definition.source != self.table.source:
-            return
-        existing = published.definition
-        table, new = with_fixed(existing, self.table), list[Column]()
-        if not compatible(existing, table):
-            cells = {column.cell for column in table.columns}
-            new = [c for c in existing.columns if c.name in unknown and c.cell not in cells]
-        if new:
-            table = replace(table, columns=(*table.columns, *new))
-            self.updated_schema = published.version
-        families = [column.family for column in existing.columns]
-        self._rows = self._rows.with_definition(table, families)
+            level = logging.INFO if error.code == "TOPIC_MISSING" else logging.WARNING
+            client.log.log(level, "the published definitions were not read: %s", error)
+            return None
+        is_same = published is not None and published.definition.source == self.table.source
+        return published if is_same else None
 
     def _change(
         self,

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from connector.config.source_tables import FollowedTable
-from connector.errors import TopicError
+from connector.errors import ConnectorError, TopicError
 from connector.errors.kafka import definition_of_another_table, record_unreadable
 from connector.errors.producers import records_undelivered
 from connector.kafka import client, topics
@@ -129,32 +129,61 @@ def _of_sources(
 
 class SourceTablesWatch:
     """Notices tables of a source that are published while it is open. Not thread-safe.
-    `on_unreadable` receives an error for each record that cannot be read.
+    `on_unreadable` receives an error for each record that cannot be read, and for a topic that
+    cannot be read: it is read again from its beginning by the next calls of `newest`.
 
     It raises `TopicError` and `BrokerError` when it is made.
     """
 
-    def __init__(self, kafka: KafkaConfig, topic: str, on_unreadable: OnUnreadable) -> None:
-        facts = topics.create_tables_topic(kafka, topic)
-        topics.check_compacted(facts)
-        self._facts, self._on_unreadable = facts, on_unreadable
-        # Nothing is reported here: `newest` reads these records again.
-        self._tables = source_tables(kafka, topic, lambda error: None)
+    def __init__(
+        self, kafka: KafkaConfig, topic: str, on_unreadable: Callable[[ConnectorError], None]
+    ) -> None:
+        self._kafka, self._topic, self._on_unreadable = kafka, topic, on_unreadable
         self._client = client.consumer(kafka, client.LastError(), {"group.id": client.READER})
-        # What comes between the two reads is read again by the second one.
-        self._client.assign([TopicPartition(facts.topic, 0, OFFSET_BEGINNING)])
+        self._is_behind, self._reported = False, ""
+        try:
+            self._begin()
+        except BaseException:
+            self._client.close()
+            raise
+
+    def _begin(self) -> None:
+        """Read all records, and go on behind them."""
+        self._facts = topics.create_tables_topic(self._kafka, self._topic)
+        end = topics.end_offsets(self._kafka, self._facts)[0]
+        self._tables = source_tables(self._kafka, self._topic, self._on_unreadable)
+        self._client.assign([TopicPartition(self._facts.topic, 0, end)])
+        self._is_behind = False
 
     def newest(self) -> dict[str, FollowedTable]:
-        """Return the tables that were not returned before. It does not wait."""
+        """Return the tables that were not returned before. It waits only to begin again."""
+        if self._is_behind:
+            try:
+                self._begin()
+            except ConnectorError as failure:
+                self._report(failure)
         records: dict[bytes, KafkaRecord] = {}
         for message in self._client.consume(1_000, 0):
-            if message.error() is None:
+            if (error := message.error()) is None:
+                self._reported = ""
                 record = record_of(message, self._facts.topic, self._facts.topic_id)
                 if record.value:
                     records[record.key or b""] = record
+            elif error.code() not in (
+                KafkaError._PARTITION_EOF,
+                KafkaError.GROUP_AUTHORIZATION_FAILED,  # this read needs no group
+            ):
+                self._is_behind = True
+                what = f"read {self._facts.topic}"
+                self._report(client.explain(error, self._kafka, what, "Read"))
         newest = _of_sources(self._facts.topic, records, self._on_unreadable)
         tables, self._tables = self._tables | newest, {}
         return tables
+
+    def _report(self, error: ConnectorError) -> None:
+        if self._reported != (text := str(error)):
+            self._reported = text
+            self._on_unreadable(error)
 
     def close(self) -> None:
         """Close the client."""

@@ -126,7 +126,7 @@ class Reloads:
         self._sources = sources
         self._running = file.config
         self._before: ConnectorConfig | None = None
-        self._not_compared: ConnectorConfig | None = None
+        self._refused: tuple[str, ...] = ()
         self._warehouse = warehouse_of(file.config)
         _store(self._warehouse, None)
 
@@ -144,12 +144,13 @@ class Reloads:
     def next_config(self) -> ConnectorConfig | None:
         """Return a new configuration that the pipeline can take. None: nothing is new.
 
-        A configuration that it cannot take is a warning, and `status` shows it. If a table cannot
-        be read, each call compares it again. Raises `TableError` if the overrides cannot be read.
+        A configuration that it cannot take is a warning, and `status` shows it. Each call looks
+        again at a refused one. Raises `TableError` if the overrides cannot be read.
         """
-        before, self._not_compared = self._not_compared, None
+        if self._refused:  # its reason may have ended: a column was dropped, or a table can be read
+            self._file.ask()
         try:
-            new = self._file.changed() or before
+            new = self._file.changed()
         except ConfigError as error:
             self._refuse([error])
             return None
@@ -158,13 +159,12 @@ class Reloads:
         try:
             existing = self._existing(new)
         except TableError as error:
-            if new is not before:
-                self._refuse([error])
-            self._not_compared = new
+            self._refuse([error])
             return None
         if faults := reload_faults(self._running, new, existing, self._overrides.columns()):
             self._refuse(faults)
             return None
+        self._refused = ()
         _store(self._warehouse, None)
         if new == self._running:
             return None
@@ -190,6 +190,7 @@ class Reloads:
             raise error
         self._running, self._before = self._before, None
         self._refuse([error])
+        self._refused = ()  # another try would stop the pipeline each time
         return self._running
 
     def _existing(self, config: ConnectorConfig) -> dict[str, tuple[TableDefinition, ColumnIds]]:
@@ -201,6 +202,9 @@ class Reloads:
 
     def _refuse(self, faults: Sequence[ConnectorError]) -> None:
         texts = tuple(str(fault) for fault in faults)
+        if texts == self._refused:
+            return
+        self._refused = texts
         for text in texts:
             self._on_event(warning("RELOAD_REFUSED", f"the old configuration stays: {text}"))
         _store(self._warehouse, RefusedReload(now_us(), texts))

@@ -24,7 +24,7 @@ LEAST_HEARTBEAT_MS: Final = 1_000
 GREATEST_HEARTBEAT_MS: Final = 300_000
 
 # A child-partitions record ends the stream partition that sends it, if it is one of the parents.
-# Otherwise, it ends all parents (WMK-7).
+# Otherwise, it ends all parents. A child begins at the least start that its parents name (WMK-7).
 _PARTITIONS: Final = """
 WITH lineage AS (
   SELECT DISTINCT stream_partition, child_partitions.start_timestamp AS at,
@@ -45,7 +45,7 @@ starts AS (
   UNION ALL SELECT token, NULL FROM `{name}_tokens`
   UNION ALL SELECT DISTINCT stream_partition, NULL FROM `{name}_changes`
 )
-SELECT token, max(starts_at) AS starts_at,
+SELECT token, min(starts_at) AS starts_at,
   coalesce(max(ends_at) FILTER (WHERE has_children), max(ends_at)) AS ends_at,
   max(has_children) AS has_children
 FROM (SELECT token, starts_at, CAST(NULL AS bigint) AS ends_at, false AS has_children FROM starts
@@ -151,6 +151,20 @@ live AS (
     AND coalesce(starts_at, 0L) <= {start}
     AND (ends_at IS NULL OR ends_at > {start})
 ),
+named AS (
+  SELECT DISTINCT child_partitions.record_sequence AS sequence,
+    explode(child_partitions.children) AS child
+  FROM `{name}_control`, range
+  WHERE has_children AND child_partitions IS NOT NULL
+    AND exists(child_partitions.children,
+      child -> array_contains(child.parent_partition_tokens, partition_token))
+    AND (stream_partition = partition_token OR NOT exists(child_partitions.children,
+      child -> array_contains(child.parent_partition_tokens, stream_partition)))
+),
+children AS (
+  SELECT sequence, child, greatest(starts_at, {oldest}L) AS at
+  FROM named JOIN `{name}_partitions` ON token = child.token
+),
 results AS (
   SELECT at, 0 AS rank, id, sequence, kafka_partition, offset, change, NULL AS heartbeat,
     NULL AS children FROM data
@@ -163,14 +177,8 @@ results AS (
     WHERE partition_token IS NOT NULL AND greatest >= least AND NOT has_children
   )
   UNION ALL
-  SELECT DISTINCT child_partitions.start_timestamp, 2, '', child_partitions.record_sequence, 0, 0L,
-    NULL, NULL, {children}
-  FROM `{name}_control`, range
-  WHERE has_children AND child_partitions IS NOT NULL
-    AND exists(child_partitions.children,
-      child -> array_contains(child.parent_partition_tokens, partition_token))
-    AND (stream_partition = partition_token OR NOT exists(child_partitions.children,
-      child -> array_contains(child.parent_partition_tokens, stream_partition)))
+  SELECT at, 2, '', sequence, 0, 0L, NULL, NULL, {children}
+  FROM children GROUP BY at, sequence
   UNION ALL
   SELECT 0L, 2, '', 0L, 0, 0L, NULL, NULL, {roots}
   FROM live WHERE size(tokens) > 0
@@ -252,10 +260,10 @@ def _register(spark: SparkSession, warehouse: str, stream: str) -> None:
     if low is not None:
         low = progress.releases.waits_below(low)
     children = _CHILDREN.format(
-        at="child_partitions.start_timestamp",
-        sequence="lpad(child_partitions.record_sequence, 19, '0')",
-        children="transform(child_partitions.children, child -> named_struct('token',"
-        " child.token, 'parent_partition_tokens', child.parent_partition_tokens))",
+        at="at",
+        sequence="lpad(sequence, 19, '0')",
+        children="sort_array(collect_list(named_struct('token', child.token,"
+        " 'parent_partition_tokens', child.parent_partition_tokens)))",
     )
     roots = _CHILDREN.format(
         at=_START,
@@ -270,6 +278,7 @@ def _register(spark: SparkSession, warehouse: str, stream: str) -> None:
             start=_START,
             beat=_BEAT_US,
             low=f"{low or 0}L",
+            oldest=oldest,
             checks=_checks(stream, low, oldest),
             record=_RECORD,
             data=_DATA,

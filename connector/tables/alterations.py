@@ -133,8 +133,8 @@ def alteration(
         raise columns_changed(wanted.name)
     types = {name.lower(): type_ for name, type_ in ids.dropped.items()}
     for column in new:
-        if (type_ := types.get(column.name.lower(), str(column.type))) != column.type:
-            raise column_name_taken(wanted.name, column.name, type_)
+        if (type_ := types.get(column.name.lower(), column.type)) != column.type:
+            raise column_name_taken(wanted.name, column.name, str(type_))
     if (*kept, *new) == existing.columns:
         return None
     definition = replace(with_fixed(existing, wanted), columns=(*kept, *new))

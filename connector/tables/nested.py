@@ -189,6 +189,17 @@ ValueType = DataType | ArrayType | RecordType | RangeType
 """The type of the values of a column."""
 
 
+def scalars(type_: ValueType) -> set[DataType]:
+    """Return the types without parts of which a type is made."""
+    match type_:
+        case ArrayType() | RangeType():
+            return scalars(type_.element)
+        case RecordType():
+            return set[DataType]().union(*(scalars(part) for _, part in type_.fields))
+        case _:
+            return {type_}
+
+
 def type_of(text: str) -> ValueType:
     """Return the type with this text, for example `ARRAY<INT64>`. Names of types have any case.
 

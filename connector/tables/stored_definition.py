@@ -22,7 +22,7 @@ from connector.tables.definition import (
     shows_null,
 )
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.tables.nested import type_of
+from connector.tables.nested import ValueType, type_of
 from connector.tables.values import DataType, Encoding
 
 DEFINITION_PROPERTY: Final = "lowmark.definition"
@@ -51,7 +51,7 @@ class ColumnIds:
     next_id: int
     since: Mapping[str, int] = field(default_factory=dict)
     families: Mapping[str, int] = field(default_factory=dict)
-    dropped: Mapping[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, ValueType] = field(default_factory=dict)
     version: int = 1
 
 
@@ -125,7 +125,7 @@ def altered_ids(
 ) -> ColumnIds:
     """Assign ids as `assign_ids` does, for a table whose old files stay (EVO-3)."""
     kept = {column.name for column in after.columns}
-    dropped = {c.name: str(c.type) for c in before.columns if c.name not in kept}
+    dropped = {c.name: c.type for c in before.columns if c.name not in kept}
     return replace(
         made_strict(assign_ids(existing, after, batch), before, after, batch),
         dropped={**existing.dropped, **dropped},
@@ -205,7 +205,7 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
                 "next": ids.next_id,
                 "added_after": ids.since,
                 "families": ids.families,
-                "dropped": ids.dropped,
+                "dropped": {name: str(type_) for name, type_ in ids.dropped.items()},
                 "version": ids.version,
             }
         ),
@@ -220,7 +220,7 @@ def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, Col
         by_name = {str(name): int(id_) for name, id_ in ids["ids"].items()}
         since = {str(name): int(batch) for name, batch in ids.get("added_after", {}).items()}
         families = {str(name): int(number) for name, number in ids["families"].items()}
-        dropped = {str(name): str(type_) for name, type_ in ids["dropped"].items()}
+        dropped = {str(name): type_of(type_) for name, type_ in ids["dropped"].items()}
         return definition, ColumnIds(
             by_name, int(ids["next"]), since, families, dropped, int(ids["version"])
         )

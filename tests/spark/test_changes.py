@@ -335,6 +335,45 @@ def test_a_query_ends_with_children_or_with_a_heartbeat(
     assert micros(last[1].timestamp) == at(5)
 
 
+def test_a_child_begins_at_the_least_start_that_its_parents_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """SUB-5, WMK-7, nothing_lost: whichever parent names it. The other child of a parent begins at
+    the start that its only parent names.
+    """
+    stream = Stream(spark, tmp_path)
+    merged = ChildPartition("c", ("p1", "p2"))
+    roots = (ChildPartition("p1"), ChildPartition("p2"))
+    stream.topic.send_everywhere(
+        ChildPartitions("r", at(1), 1, roots),
+        ChildPartitions("p1", at(10), 1, (merged,)),
+        ChildPartitions("p2", at(20), 1, (merged, ChildPartition("d", ("p2",)))),
+    )
+    stream.topic.send(
+        *(
+            replace(account(f"{token}{time}", at(time), name="x"), stream_partition=token)
+            for token, time in (("p2", 15), ("c", 12), ("c", 25), ("d", 26))
+        )
+    )
+    stream.topic.send_everywhere(Heartbeat("c", at(30)), Heartbeat("d", at(30)))
+    stream.ingest()
+    register_functions(spark, str(stream.folder))
+    for parent, starts in (("p1", {"c": 10}), ("p2", {"c": 10, "d": 20})):
+        *_, found = zip(*read(spark, at(2), None, parent), strict=True)
+        named = [(record, *child) for record in found if record for child in record[2]]
+        assert {child: micros(record.start_timestamp) for record, child, _ in named} == {
+            child: at(time) for child, time in starts.items()
+        }
+        assert {child: parents for _, child, parents in named} == {
+            child: ["p1", "p2"] if child == "c" else ["p2"] for child in starts
+        }
+    found, *_ = zip(*read(spark, at(10), None, "c"), strict=True)
+    assert [bytes(change.row_key) for change in found if change] == [b"c12", b"c25"]
+    ((_, _, live),) = read(spark, at(13), None, None)
+    assert live is not None
+    assert [child.token for child in live.child_partitions] == ["c", "p2"]
+
+
 @pytest.mark.long
 def test_a_streaming_query_survives_trimming_and_compaction(
     spark: SparkSession, tmp_path: Path, compacts_at_once: None

@@ -5,6 +5,7 @@ EVO-6).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from itertools import cycle
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 from connector.lake.plain_table import open_table
 from connector.lake.row_states import RowStates, _plain
 from connector.records.model import DataChange, Heartbeat
+from connector.spark.apply.alter import alter, new_reader_features
 from connector.spark.reader import plain_rows, read_table
 from connector.tables.column_names import UNMAPPED
 from connector.tables.definition import Column, TableDefinition, Versions
@@ -37,6 +39,7 @@ from connector.tables.values import (
 )
 from tests.golden.test_foreign_readers import by_duckdb, by_polars
 from tests.spark.streams import Stream
+from tests.spark.test_alter import wanted_alteration
 
 DEEP = "RECORD<id INT64, spans ARRAY<RANGE<TIMESTAMP>>, more RECORD<raw BYTES, at DATETIME>>"
 _BIG = Decimal("99999999999999999999999999999.999999999")
@@ -188,3 +191,62 @@ def test_every_reader_finds_what_was_written(
         cells = visible(state)
         assert ("f", PRESENCE_QUALIFIER) in cells
         assert is_same_row(row_of(definition, key, cells), wanted[keys[key]])
+
+
+@pytest.mark.parametrize(
+    ("versions", "vectors"),
+    [
+        (Versions.LATEST, True),
+        pytest.param(Versions.LATEST, False, marks=pytest.mark.long),
+        pytest.param(Versions.ALL, True, marks=pytest.mark.long),
+    ],
+)
+def test_a_column_of_every_type_is_added_dropped_and_added_again(
+    spark: SparkSession, tmp_path: Path, versions: Versions, vectors: bool
+) -> None:
+    """EVO-3, EVO-6: the table is the same as if the columns had been there from the start, also for
+    rows that were written meanwhile. A default changes no row.
+    """
+    every = replace(table(versions), deletion_vectors=vectors, buckets=1)
+    bare = replace(every, columns=every.columns[:1], presence_family="f")
+    stream = Stream(spark, tmp_path, without_spark=cycle((True,)))
+    expected: dict[int, dict[str, Any]] = {}
+
+    def apply(at: int, numbers: range) -> None:
+        rows = [row(number, at) for number in numbers]
+        stream.topic.send(*changes(every, rows, at))
+        stream.ingest()
+        stream.apply(stream.table(bare))
+        expected.update((each["id"], each) for each in rows)
+
+    def altered(*columns: Column) -> tuple[str, ...]:
+        nonlocal bare
+        made = stream.table(bare)
+        change = wanted_alteration(stream, made, *columns)
+        features = new_reader_features(made, change)
+        assert not any(alter(made, change).misfits.values())
+        bare = change.definition
+        return features
+
+    def check_all() -> None:
+        plain = open_table(stream.table(bare).path)
+        found = [dict(zip(plain.types, each, strict=True)) for each in plain.rows()]
+        check(every, found, expected.values())
+        assert not any(each[UNMAPPED] for each in found)
+
+    apply(10, range(ROWS))
+    assert altered(*every.columns) == ("timestampNtz",)
+    check_all()
+    apply(20, range(0, ROWS, 3))
+    defaults = [
+        None if value is None else write_value(column.type, Encoding.TEXT, value).decode()
+        for column, (value, *_) in zip(every.columns, VALUES.values(), strict=True)
+    ]
+    with_defaults = zip(every.columns, defaults, strict=True)
+    altered(*(replace(column, default=default) for column, default in with_defaults))
+    check_all()
+    altered(every.columns[0])
+    apply(30, range(1, ROWS, 3))
+    assert altered(*every.columns) == ()
+    check_all()
+    assert not stream.letters

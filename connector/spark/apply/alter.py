@@ -37,9 +37,11 @@ from connector.state.table_state import TableState
 from connector.tables.alterations import Alteration
 from connector.tables.column_names import BUCKET, STATE
 from connector.tables.definition import Column, Versions
+from connector.tables.nested import scalars
+from connector.tables.values import DataType
 
-_FEATURE_OF: Final = {"timestamp_ntz": "timestampNtz"}
-"""The features of Delta that types of columns need."""
+_FEATURE_OF: Final = {DataType.DATETIME: "timestampNtz"}
+"""The features of Delta that types need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def new_reader_features(table: Table, alteration: Alteration) -> tuple[str, ...]
     """The features of Delta that readers must know after the alteration, and need not know now."""
     snapshot = newest_snapshot(table.spark, table.path)
     protocol = json.loads(str(snapshot.protocol().json()))["protocol"]
-    types = " ".join(spark_type(column.type) for column in alteration.added)
+    types = set[DataType]().union(*(scalars(column.type) for column in alteration.added))
     needed = {feature for type_, feature in _FEATURE_OF.items() if type_ in types}
     return tuple(sorted(needed.difference(protocol.get("readerFeatures") or ())))
 
@@ -97,7 +99,9 @@ def alter(
     )
     after = _add_tombstones(table, change, before, after)
     on_step("tombstones written")
-    transaction, removed = table.begin_altered(change.new, version), scala_list(table.spark, ())
+    features = new_reader_features(table, alteration)
+    transaction = table.begin_altered(change.new, version, features)
+    removed = scala_list(table.spark, ())
     if counted.rows:
         files = all_files(table.spark, table.path)
         if table.has_vectors:

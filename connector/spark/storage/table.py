@@ -253,16 +253,20 @@ class Table:
             )
         self._check_committed(table_state)
 
-    def begin_altered(self, layout: Layout, version: int) -> Transaction:
+    def begin_altered(
+        self, layout: Layout, version: int, features: Iterable[str] = ()
+    ) -> Transaction:
         """A commit after `version`, which must be the newest one, that gives the table the columns
-        of `layout` (EVO-3). The caller writes rows, and calls `commit_altered`.
+        of `layout` (EVO-3), and the `features` of Delta that they need. The caller writes rows, and
+        calls `commit_altered`.
         """
         transaction = Transaction(self._spark, self.path, self._app_id)
         check_version(transaction, version)
         ids = layout.ids
         assert ids is not None, "ids are assigned to the new columns"
         columns = row_type(self._spark, layout.column_types)
-        transaction.redefine(columns, to_properties(layout.definition, ids))
+        supported = {f"delta.feature.{feature}": "supported" for feature in features}
+        transaction.redefine(columns, to_properties(layout.definition, ids) | supported)
         return transaction
 
     def commit_altered(

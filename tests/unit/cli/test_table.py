@@ -7,19 +7,21 @@ import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from connector import cli
 from connector.cli import table as table_commands
 from connector.cli.status import add_column
+from connector.errors.tables import table_unreadable
 from connector.events import Event
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.reports.definition_status import column_to_add
 from connector.reports.table_status import table_status
 from connector.services import ConfigFile, load_config
-from connector.services.reload import Reloads
+from connector.services.reload import Reloads, refused_reload
 from connector.state.jobs import FIGURES, MAINTENANCE, Job, JobKind, Period, sums_by
 from connector.state.table_state import TableState
 from connector.tables.alterations import with_overrides
@@ -355,6 +357,34 @@ def test_jobs_show_only_figures_that_they_know(
     counts = ["0" for name in known if name in ("changes", "letters")]
     files = ["0", "files"] if kind in MAINTENANCE and not error else []
     assert job.split()[words:] == ["0.0", "s", *files, *counts]
+
+
+def test_a_refused_configuration_is_taken_once_its_reason_has_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EVO-8: for example, a table cannot be read for a moment, or a column is dropped. The content
+    of the file stays the same. A new column of a source waits for it, too.
+    """
+    path, events = folder.parent / "connector.toml", list[Event]()
+    reloads = Reloads(ConfigFile(path, {}), Overrides(str(folder)), events.append)
+    problems = iter([table_unreadable("one", "it does not answer")] * 2)
+
+    def existing(*_: object) -> dict[str, Any]:
+        for problem in problems:
+            raise problem
+        return {}
+
+    monkeypatch.setattr(Reloads, "_existing", existing)
+    path.write_text(SETTINGS.replace("10m", "20m"))
+    assert (reloads.next_config(), reloads.next_config()) == (None, None)
+    assert [event.code for event in events] == ["RELOAD_REFUSED"], "it is said once"
+    assert refused_reload(load_config(path, {})) is not None
+    taken = reloads.next_config()
+    assert taken is not None
+    assert taken.tables["one"].max_staleness_s == 1200
+    assert refused_reload(load_config(path, {})) is None
+    reloads.go_back(table_unreadable("one", "it does not answer"))
+    assert (reloads.next_config(), len(events)) == (None, 2), "no pipeline began with it"
 
 
 def test_jobs_are_summed_by_hour(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

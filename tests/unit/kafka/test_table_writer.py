@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -10,13 +13,22 @@ import pytest
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig
 from connector.errors import ConfigError, InvalidChangeError, RowErrors
-from connector.kafka import ChangeConsumer, ChangeProducer, TableWriter, WriteSession, topics
+from connector.errors.kafka import broker_unreachable
+from connector.kafka import (
+    ChangeConsumer,
+    ChangeProducer,
+    TableWriter,
+    WriteSession,
+    table_writer,
+    topics,
+)
 from connector.kafka.tables import publish_tables
 from connector.records.model import DataChange, DeleteFamily, SetCell
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyPart
-from connector.tables.presence import presence_mark
+from connector.tables.presence import PRESENCE_QUALIFIER, presence_mark
 from connector.tables.published import PublishedTable, tables_topic
+from connector.tables.row_entries import Unknown
 from connector.tables.values import DataType
 from connector.write_streams.model import catalog_topic
 from tests.unit.mock_cluster import FACTS, MockCluster, answer_topic_requests
@@ -139,24 +151,101 @@ def test_a_limit_of_records_is_an_error_of_the_row(topic: KafkaConfig) -> None:
         assert isinstance(caught.value.errors[0], InvalidChangeError)
 
 
-def test_a_writer_uses_the_families_that_the_table_has(
-    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """EVO-4, EVO-12: the table was made with another first column, which its configuration has
-    dropped. The mark stays in the family of the table, and a delete is in its families, too.
-    """
-    cluster.create_topic(TABLES.topic, 1)
-    answer_topic_requests(FACTS, TABLES, patch=monkeypatch.setattr)
-    first = Column("first", "g", b"first", DataType.STRING)
-    made = replace(TABLE, columns=(first, *TABLE.columns), presence_family="g")
+FIRST = Column("first", "g", b"1", DataType.STRING)
+SECOND = Column("second", "f", b"2", DataType.INT64)
+MADE = PublishedTable(
+    "id-1", 3, replace(TABLE, columns=(FIRST, *TABLE.columns, SECOND), presence_family="g")
+)
+"""The table was made with another first column, which the configuration of the program lacks."""
+
+
+@pytest.fixture
+def made(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> KafkaConfig:
+    """The topics of a table whose definition is published."""
+    for facts in (TABLES, CATALOG):
+        cluster.create_topic(facts.topic, 1)
+    answer_topic_requests(FACTS, TABLES, CATALOG, patch=monkeypatch.setattr)
     monkeypatch.setattr(topics, "create_tables_topic", lambda *_: TABLES)
-    publish_tables(cluster.kafka, "t", [PublishedTable("id-1", 3, made)])
-    with ChangeProducer(cluster.kafka, FACTS) as producer:
+    publish_tables(cluster.kafka, "t", [MADE])
+    return cluster.kafka
+
+
+def test_a_writer_uses_the_families_that_the_table_has(
+    made: KafkaConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EVO-4, EVO-12: the mark stays in the family of the table, and a delete is in its families,
+    too.
+    """
+    with ChangeProducer(made, FACTS) as producer:
         writer = TableWriter(producer, TABLE, stream_partition="p")
         writer.upsert({"id": "a"})
         monkeypatch.setattr(ChangeProducer, "published_tables", pytest.fail)
         writer.delete("a")
         assert (writer.updated_schema, writer.table.columns) == (None, TABLE.columns)
-    upsert, delete = changes(cluster.kafka)
+    upsert, delete = changes(made)
     assert upsert.entries == (presence_mark("g"),)
     assert delete.entries == (DeleteFamily("f"), DeleteFamily("g"))
+
+
+@pytest.mark.parametrize("through", ["producer", "write stream"])
+@pytest.mark.parametrize("unknown", Unknown)
+def test_a_field_of_a_definition_that_was_read_is_never_unknown(
+    made: KafkaConfig, monkeypatch: pytest.MonkeyPatch, unknown: Unknown, through: str
+) -> None:
+    """EVO-5, nothing_lost: in every order of rows, within the second in which the definition is not
+    read again.
+    """
+    monkeypatch.setattr(table_writer, "LOOK_EVERY_S", 3600.0)
+    rows: list[dict[str, Any]] = [{}, {"first": "x"}, {"second": 7}, {"first": "y", "second": 8}]
+    orders = list(permutations(rows))
+    with ExitStack() as stack:
+        producer = stack.enter_context(ChangeProducer(made, FACTS))
+        session = stack.enter_context(WriteSession(made, FACTS, "job"))
+        for number, order in enumerate(orders):
+            writer: TableWriter[Any]
+            if through == "producer":
+                writer = TableWriter(producer, TABLE, stream_partition="p", unknown=unknown)
+            else:
+                stream = session.stream(f"rows-{number}", kind="committed")
+                writer = TableWriter(stream, TABLE, unknown=unknown)
+            for row in order:
+                writer.upsert({"id": str(number), **row})
+            assert (writer.updated_schema, writer.unknown_fields) == (3, {})
+    found = Counter(
+        (change.row_key, entry.family, entry.qualifier, entry.value)
+        for change in changes(made)
+        for entry in change.entries
+        if isinstance(entry, SetCell) and entry.qualifier != PRESENCE_QUALIFIER
+    )
+    values = [("g", b"1", b"x"), ("f", b"2", b"7"), ("g", b"1", b"y"), ("f", b"2", b"8")]
+    keys = [str(number).encode() for number in range(len(orders))]
+    assert found == Counter((key, *value) for key in keys for value in values)
+
+
+def test_a_definition_that_was_not_read_is_asked_for_again(
+    made: KafkaConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """EVO-4, EVO-12: a row without unknown fields asks again, too, but not each row."""
+    reads = list[str]()
+
+    def published(producer: ChangeProducer) -> dict[str, PublishedTable]:
+        reads.append("")
+        if len(reads) == 1:
+            raise broker_unreachable("broker:9092", "it does not answer")
+        return {} if len(reads) == 2 else {"orders": MADE}
+
+    monkeypatch.setattr(ChangeProducer, "published_tables", published)
+    with ChangeProducer(made, FACTS) as producer:
+        writer = TableWriter(producer, TABLE, stream_partition="p")
+        writer.delete("a")
+        writer.delete("a")
+        assert len(reads) == 1
+        monkeypatch.setattr(table_writer, "RETRY_EVERY_S", 0.0)
+        for _ in range(3):
+            writer.delete("a")
+        assert len(reads) == 3
+    assert [record.levelname for record in caplog.records if "not read" in record.message] == [
+        "WARNING"
+    ]
+    families = [len(change.entries) for change in changes(made)]
+    assert families == [1, 1, 1, 2, 2]

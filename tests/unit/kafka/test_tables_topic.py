@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
+from time import sleep
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from connector.clock import now_us
+from connector.config.settings import KafkaConfig
 from connector.config.source_tables import FollowedTable
-from connector.errors import TopicError
-from connector.kafka import published_tables, topics
+from connector.errors import ConnectorError
+from connector.kafka import client, published_tables, topics
 from connector.kafka.sending import SendQueue
-from connector.kafka.tables import SourceTablesWatch, publish_tables, source_tables
-from connector.sources.columns import SourceTable
+from connector.kafka.tables import (
+    SourceTablesWatch,
+    publish_source_tables,
+    publish_tables,
+    source_tables,
+)
+from connector.sources.columns import SourceColumn, SourceTable
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyPart
 from connector.tables.published import PublishedTable, tables_topic
@@ -67,7 +76,7 @@ def test_a_record_that_cannot_be_read_counts_as_none(
     cluster.create_topic(TABLES.topic, 1)
     answer_topic_requests(FACTS, TABLES, patch=monkeypatch.setattr)
     monkeypatch.setattr(topics, "create_tables_topic", lambda *_: TABLES)
-    kafka, reported = cluster.kafka, list[TopicError]()
+    kafka, reported = cluster.kafka, list[ConnectorError]()
     watch = SourceTablesWatch(kafka, "t", reported.append)
     sent = [
         ("zzz", RUBBISH[0]),
@@ -105,3 +114,76 @@ def test_a_record_that_cannot_be_read_counts_as_none(
     for take_over, version in ((False, 3), (True, 2)):
         assert publish_tables(kafka, "t", [older], take_over=take_over) == {}
         assert published_tables(kafka, "t")["orders"].version == version
+
+
+def version_of(columns: int) -> FollowedTable:
+    """A version of a table of the source, with so many columns."""
+    names = [f"c{number}" for number in range(columns)]
+    shown = tuple(SourceColumn(name, name, name, DataType.STRING) for name in names)
+    table = SourceTable("db.customers", (KeyPart("id", DataType.INT64),), shown)
+    return FollowedTable("customers", table.section())
+
+
+def published(kafka: KafkaConfig, *columns: int) -> list[FollowedTable]:
+    versions = [version_of(count) for count in columns]
+    for version in versions:
+        publish_source_tables(kafka, "t", {"db.customers": version.to_value()})
+    return versions
+
+
+class OneByOne:
+    """A client that returns one record in a call, as a slow broker may."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def consume(self, count: int, timeout_s: float) -> Any:
+        return self._inner.consume(min(count, 1), timeout_s)
+
+
+@pytest.fixture
+def slow(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> KafkaConfig:
+    """A topic with definitions, of which a call returns one record."""
+    cluster.create_topic(TABLES.topic, 1)
+    answer_topic_requests(FACTS, TABLES, patch=monkeypatch.setattr)
+    monkeypatch.setattr(topics, "create_tables_topic", lambda *_: TABLES)
+    consumer = client.consumer
+    monkeypatch.setattr(client, "consumer", lambda *given: OneByOne(consumer(*given)))
+    return cluster.kafka
+
+
+def found_by(watch: SourceTablesWatch, last: FollowedTable) -> list[FollowedTable]:
+    """What a watch returns, up to a version."""
+    found, deadline = list[FollowedTable](), now_us() + 30_000_000
+    while (not found or found[-1] != last) and now_us() < deadline:
+        found += watch.newest().values()
+        sleep(0.01)
+    return found
+
+
+def test_a_watch_never_goes_back_to_an_older_version(slow: KafkaConfig) -> None:
+    """SRC-5: the topic still has older versions. A reload with one of them would lose columns."""
+    *_, newest = published(slow, 0, 1, 2)
+    with closing(SourceTablesWatch(slow, "t", pytest.fail)) as watch:
+        assert found_by(watch, newest) == [newest]
+        later = published(slow, 3, 4)
+        assert found_by(watch, later[-1]) == later
+
+
+def test_a_watch_goes_on_after_an_error_of_its_topic(slow: KafkaConfig) -> None:
+    """SRC-5: for example, the topic was made again and is shorter. The error is reported once, and
+    what was published since is found.
+    """
+    *_, newest = published(slow, 0, 1)
+    reported: list[ConnectorError] = []
+    with closing(SourceTablesWatch(slow, "t", reported.append)) as watch:
+        assert found_by(watch, newest) == [newest]
+        watch._client.assign([TopicPartition(TABLES.topic, 0, 999)])
+        (later,) = published(slow, 2)
+        assert found_by(watch, later) == [later]
+        (again,) = published(slow, 3)
+        assert found_by(watch, again) == [again]
+    assert [TABLES.topic in str(error) for error in reported] == [True]

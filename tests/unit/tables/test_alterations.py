@@ -54,7 +54,7 @@ def test_columns_are_appended_and_dropped_ones_keep_their_place() -> None:
     )
     assert dropped is not None
     assert dropped.ids.by_name == {"amount": 1}
-    assert dropped.ids.dropped == {"name": "STRING", "note": "STRING"}
+    assert dropped.ids.dropped == {"name": DataType.STRING, "note": DataType.STRING}
     again = alteration(dropped.definition, dropped.ids, added.definition, (), 11)
     assert again is not None
     assert again.ids.by_name == {"amount": 1, "name": 3, "note": 4}
