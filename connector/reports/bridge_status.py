@@ -145,7 +145,27 @@ def text_of_waiting(waiting: Waiting, now: int) -> str:
             " the database, of Kafka and of this machine"
         )
     if waiting.reason == "snapshot":
-        return f"{what}, waits until all rows of the snapshot are read"
+        return f"{what}, waits until all is read that may come before it, such as a snapshot"
+    if waiting.reason == "end":
+        return (
+            f"transaction {waiting.transaction}, written {since} ago, has no end in the topic of"
+            " transactions, so it is not known whether it is whole. If its end does not come,"
+            " publish the transaction as it is"
+        )
+    if waiting.reason == "count":
+        return (
+            f"{what}, has other events than its end says, or two events with one number. Debezium"
+            " before 3.6.1 counts again after a restart within a transaction, and a log that began"
+            " again (RESET MASTER) uses ids again. Publish the transaction as it is, and then read"
+            " its tables again with an incremental snapshot"
+        )
+    if waiting.reason == "again":
+        return (
+            f"Debezium sends old transactions again, from {waiting.transaction} on, and has not"
+            " come to one that the bridge remembers. Nothing is lost. If it does not end, the log"
+            " of the database began again: give Debezium another topic.prefix, and name the new"
+            " topics in the source"
+        )
     lacking = [
         f"{table} ({waiting.arrived.get(table, 0):,} of {count:,})"
         for table, count in waiting.counts.items()

@@ -45,7 +45,7 @@ _Entry = tuple[ForeignRecord, Row | TruncatedTable | Poison]
 
 
 class _Lane:
-    """A Kafka partition: what was not released of it, what is held, its clock, and its newest event.
+    """A Kafka partition: what was not released of it, what is held, its clock, its newest event.
 
     `held_from` is the offset of the first event that is held, or None. `are_dropped`: too many were
     held, so the first ones were dropped.

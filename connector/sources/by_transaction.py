@@ -36,253 +36,40 @@ end that Kafka has, its end may be deleted, so they are released without one.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cmp_to_key
 from typing import Final
 
-from connector.errors.kafka import source_log_began_again, source_log_unknown
 from connector.records.model import MAX_LONG
-from connector.sources.finished import RECENT, Finished, Past
+from connector.sources.arrivals import Arrivals
 from connector.sources.model import (
     BINLOG,
     LSN,
     Commit,
     End,
-    Event,
     ForeignRecord,
     LogPosition,
     Poison,
     Released,
     Row,
-    Sequencer,
     Skipped,
     TopicPartition,
-    TruncatedTable,
     Waiting,
     least_time,
 )
-from connector.sources.position import SourcePosition, by_number, by_partition
-from connector.sources.queues import (
-    ALONE,
-    UNKNOWN,
-    Arrived,
-    Entry,
-    PartitionQueue,
-    fingerprint_of,
-)
+from connector.sources.position import by_partition
+from connector.sources.queues import ALONE, UNKNOWN, Arrived, Entry, PartitionQueue
 
-MOST_RECORDS: Final = 10_000
-MOST_BYTES: Final = 4 * 1024 * 1024
 MOST_UNFILLED: Final = 8
-MOST_UNFILLED_BYTES: Final = 16 * 1024
-"""How much of a resume token finished transactions take that lacked events. The oldest ones are
-forgotten.
-"""
 POISON_WAITS_US: Final = 60_000_000
 """After this time, poison that no transaction lacks is released without one."""
 SILENT_US: Final = 10_000_000
 """After this time, a truncation of MySQL that no transaction follows is released."""
-_LATE: Final = "later transactions were published before it, so its place among them is not known"
 
 
-class ByTransaction(Sequencer):
+class ByTransaction(Arrivals):
     """Releases each transaction when it is whole and its predecessors are out."""
-
-    def __init__(
-        self,
-        transactions: str,
-        position: SourcePosition | None = None,
-        *,
-        max_clock_skew_s: int,
-        reads: Callable[[str], bool | None] = lambda table: True,
-        most_records: int = MOST_RECORDS,
-        most_bytes: int = MOST_BYTES,
-        most_recent: int = RECENT,
-    ) -> None:
-        """Begin at a position, or at the beginning of the source.
-
-        Args:
-            transactions: The transaction topic. It has one Kafka partition.
-            position: The position of a resume token. None: there was no bridge before.
-            max_clock_skew_s: A commit time that is more than half of it ahead waits.
-            reads: Whether the topic of a table is read. Events of other tables do not count. None:
-                it is not known, so they are waited for.
-            most_records: The length at which the queue of a partition is full.
-            most_bytes: The size of its values at which it is full.
-            most_recent: How many finished transactions are remembered one by one.
-        """
-        super().__init__(max_clock_skew_s)
-        at = position or SourcePosition(starts={})
-        self._end_partition, self._reads = (transactions, 0), reads
-        self._limits = most_records, most_bytes
-        starts = by_partition(at.starts)
-        self._end_next = starts.pop(self._end_partition, 0)
-        self._queues = {p: PartitionQueue(p, start) for p, start in starts.items()}
-        self._tables = dict[str, set[str]]()
-        self._grown = set(at.grown)
-        self._grown_to = dict(at.grown_to)
-        self._end_records = deque[tuple[ForeignRecord, End | Poison]]()
-        self._ended = dict[str, End]()
-        self._again: tuple[ForeignRecord, str] | None = None
-        self._truncations = dict[str, tuple[ForeignRecord, End]]()
-        self._arrived = dict[str, Arrived]()
-        self._open = set[str]()
-        self._base, self._time, self._ends = 0, at.time, dict(at.ends)
-        self._finished = Finished(at.recent, at.floors, at.floor_time, most=most_recent)
-        self._newest = at.newest
-        self._joined, self._passed = set(at.joined), set(at.passed)
-        self._unfilled = {name: Arrived(bits) for name, bits in at.unfilled.items()}
-        self._is_begin = not at.recent
-        self._is_truncated = at.is_truncated
-        self._lost_before, self._skipped = at.lost_before, ""
-        self._first_end_at, self._unread_ends = at.first_end_at, at.unread_ends
-        self._part_time = self._asked_before = self._asked_at = 0
-        self._offsets: Mapping[TopicPartition, int] = {}
-        self._unread: list[TopicPartition] = []
-
-    def add(self, record: ForeignRecord, event: Event) -> None:
-        commit = event.commit
-        if not self._base:
-            self._base = least_time(record, commit)
-        if record.partition == self._end_partition:
-            self._add_end(record, event)
-            return
-        queue = self._queues.get(record.partition) or self._begin(record.partition, 0)
-        if self._is_begin and not queue.next and record.offset:
-            self._is_truncated = True
-        queue.next = record.offset + 1
-        if isinstance(event, End):
-            return
-        if isinstance(event, TruncatedTable) and commit.at and commit.log != LSN:
-            event = self._as_transaction(record, event)
-        commit = event.commit
-        transaction = "" if isinstance(event, Row) and event.is_snapshot else commit.transaction
-        if not transaction:
-            if isinstance(event, Skipped):
-                return
-            transaction = UNKNOWN if isinstance(event, Poison) else ALONE
-        elif transaction not in self._ended and self._is_finished(commit):
-            if not self._is_late(record, commit):
-                self.repetitions += 1
-                return
-            transaction = ALONE
-            if isinstance(event, TruncatedTable):
-                event = Poison("TRUNCATION_LATE", _LATE, commit, event.table)
-        elif not self._count(transaction, event, record):
-            self.repetitions += 1
-            return
-        queue.append(Entry(record, event, transaction), self._limits)
-
-    def _is_finished(self, commit: Commit) -> bool:
-        """Return whether an event is of a finished transaction. If it is of another one, the end of
-        that lacks it, and waits.
-        """
-        return self._finished.of_event(commit) is not Past.NOT_FINISHED
-
-    def _add_end(self, record: ForeignRecord, event: Event) -> None:
-        self._end_next = record.offset + 1
-        if isinstance(event, Poison):
-            self._end_records.append((record, event))
-        if not isinstance(event, End):
-            return
-        transaction = event.commit.transaction
-        if (known := self._ended.get(transaction)) is not None:
-            if (known.count, known.commit) != (event.count, event.commit):
-                self._arrived.setdefault(transaction, Arrived()).contradicts = True
-            self.repetitions += 1
-            return
-        if not event.commit.log:
-            raise source_log_unknown(self._end_partition[0], transaction)
-        past = self._finished.of_end(event.commit)
-        if past is Past.NOT_FINISHED:
-            if self._again is not None:
-                raise source_log_began_again(self._end_partition[0], self._again[1], transaction)
-            self._first_end_at = self._first_end_at or record.timestamp
-            self._ended[transaction] = event
-            self._open.discard(transaction)
-            self._end_records.append((record, event))
-            return
-        self.repetitions += 1
-        if past is Past.FINISHED:
-            self._again = None
-        elif self._again is None:
-            self._again = record, transaction
-
-    def _begin(self, partition: TopicPartition, start: int) -> PartitionQueue:
-        """Return the queue of a partition that is new."""
-        topic = partition[0]
-        if not self._is_begin and not any(topic == name for name, _ in self._queues):
-            self._joined.add(topic)
-        queue = self._queues[partition] = PartitionQueue(partition, start)
-        self._grown.add(topic)
-        return queue
-
-    def _is_late(self, record: ForeignRecord, commit: Commit) -> bool:
-        """Return whether an event of a finished transaction was never released: the transaction
-        lacked it, or its topic came later.
-        """
-        unfilled = self._unfilled.get(commit.transaction)
-        if unfilled is not None:
-            return bool(commit.sequence) and unfilled.take(commit.sequence)
-        return record.topic in self._joined and record.partition not in self._passed
-
-    def _count(
-        self,
-        transaction: str,
-        event: Row | TruncatedTable | Skipped | Poison,
-        record: ForeignRecord,
-    ) -> bool:
-        """Count an event of a transaction that is not finished. False: it is a repetition."""
-        partition, commit = record.partition, event.commit
-        if partition[0] in self._joined:
-            self._passed.add(partition)
-        arrived = self._arrived.get(transaction)
-        if arrived is None:
-            arrived = self._arrived[transaction] = Arrived()
-            if transaction not in self._ended:
-                self._open.add(transaction)
-        if not arrived.take(commit.sequence, fingerprint_of(record, commit.at)):
-            return False
-        if commit.log != LSN and commit.at:
-            arrived.at = min(arrived.at or commit.at, commit.at)
-        arrived.time = max(arrived.time, commit.time)
-        arrived.queued[partition] += 1
-        arrived.tables[event.table] += 1
-        if isinstance(event, Skipped):
-            arrived.skipped += 1
-        elif isinstance(event, TruncatedTable):
-            arrived.truncated.add(partition[0])
-        if event.table:
-            self._tables.setdefault(partition[0], set()).add(event.table)
-        return True
-
-    def _as_transaction(
-        self, record: ForeignRecord, event: TruncatedTable
-    ) -> TruncatedTable | Poison:
-        """Make a transaction of its own of a truncation that has no end."""
-        commit = event.commit
-        name = commit.transaction or f"truncation {commit.log_position}"
-        commit = replace(commit, transaction=name, sequence=1)
-        if name in self._ended or self._is_finished(commit):
-            return replace(event, commit=commit)
-        end = replace(commit, after=(*commit.after[:-1], *(n + 1 for n in commit.after[-1:])))
-        self._ended[name] = End(end, 1)
-        self._truncations[name] = record, self._ended[name]
-        time, at = self._newest
-        if commit.at < at and commit.time // 1000 <= time:
-            return Poison("TRUNCATION_LATE", _LATE, commit, event.table)
-        return replace(event, commit=commit)
-
-    def read_to(self, partition: TopicPartition, offset: int) -> None:
-        if partition == self._end_partition:
-            self._end_next = max(self._end_next, offset)
-            return
-        queue = self._queues.get(partition) or self._begin(partition, offset)
-        queue.next = max(queue.next, offset)
-
-    # Release
 
     def released(self, now: int) -> Iterator[Released]:
         self.waiting, self._now = None, now
@@ -338,9 +125,9 @@ class ByTransaction(Sequencer):
         arrived = self._arrived.get(commit.transaction)
         if isinstance(end, End) and arrived is not None and _contradicts(end, arrived):
             return False
-        if not at and commit.log == truncation.log:
-            return truncation.after < commit.after
-        return bool(at) and _is_earlier(truncation, at, commit.time)
+        if not at and commit.log == truncation.log:  # the numbers of GTIDs
+            return _is_earlier(truncation.time, truncation.after, commit.time, commit.after)
+        return bool(at) and _is_earlier(truncation.time, truncation.at, commit.time, at)
 
     def _is_silent_since(self, record: ForeignRecord) -> bool:
         """Return whether all was read some time after a record, and no end is left to release."""
@@ -350,11 +137,6 @@ class ByTransaction(Sequencer):
         self.wants_ends |= self._asked_at < silent_at
         is_read = self._end_next >= self._offsets.get(self._end_partition, MAX_LONG)
         return self._asked_at >= silent_at and is_read and self._are_rows_read()
-
-    def _are_rows_read(self) -> bool:
-        """Return whether all events are read that there were, as far as the queues have room."""
-        ends = ((self._queues.get(partition), end) for partition, end in self._offsets.items())
-        return all(queue is None or queue.next >= end or queue.is_full for queue, end in ends)
 
     def _expected(self, end: End) -> End:
         """Return an end without the events of tables whose topics are not read."""
@@ -404,11 +186,13 @@ class ByTransaction(Sequencer):
         if commit.after <= self._ends.get(commit.log, ()) and commit.log not in ("", BINLOG):
             return True
         time, at = self._newest
-        if commit.at <= at or _is_earlier(commit, at, 1000 * time) or self._is_before_next(commit):
+        if commit.at <= at or _is_earlier(commit.time, commit.at, 1000 * time, at):
+            return True
+        if self._is_before_next(commit):
             return True
         if (next_ := self._next()) is not None:
             at = next_[1].commit.at or self._at_of_next()
-            if at and _is_earlier(commit, at, next_[1].commit.time):
+            if at and _is_earlier(commit.time, commit.at, next_[1].commit.time, at):
                 return True
         # The next transaction may wait for an event behind it.
         if self._queues[record.partition].is_full and self._end_records:
@@ -525,9 +309,7 @@ class ByTransaction(Sequencer):
         if arrived.at:
             self._newest = commit.time // 1000, arrived.at
         self._finished.add(commit)
-        self._is_begin = False
-
-    # The next transaction
+        self.has_finished = True
 
     def _waiting_for(
         self, record: ForeignRecord, event: End, arrived: Arrived, ahead: int
@@ -560,7 +342,7 @@ class ByTransaction(Sequencer):
         if self._grown or not self._asked_before:
             self.wants_ends = True
             return "snapshot"
-        if self._is_begin:
+        if not self.has_finished:
             if not (self._has_asked() and self._has_read_snapshots(self._offsets)):
                 return "snapshot"
             if self._is_truncated:
@@ -599,7 +381,7 @@ class ByTransaction(Sequencer):
 
     def _has_read_truncations(self) -> bool:
         """Return whether all truncations without an end are read that come before the next
-        transaction: each partition is read, or an event at its head waits for that one or a later one.
+        transaction: each partition is read, or an event at its head waits.
         """
         self._unread = [p for p in self._unread if self._queues[p].next < self._offsets[p]]
         queues = (self._queues[p] for p in self._unread)
@@ -681,89 +463,9 @@ class ByTransaction(Sequencer):
         arrived.count += 1
         arrived.queued[queue.partition] += 1
 
-    def _has_read_all(self, transaction: str) -> bool:
-        """Return whether no partition can have a further event of the transaction."""
-        for partition, end in self._offsets.items():
-            if partition != self._end_partition:
-                queue = self._queues[partition]
-                if queue.next < end and queue.last_transaction() in (ALONE, transaction):
-                    return False
-        return True
-
-    def _has_asked(self) -> bool:
-        """Return whether the end offsets are known as they were after the next end was read."""
-        if not self._end_records:  # a truncation without an end: `_is_silent_since` has asked
-            return True
-        is_unknown = self._end_records[0][0].offset >= self._asked_before
-        self.wants_ends |= is_unknown
-        return not is_unknown
-
-    # The state
-
-    @property
-    def starts(self) -> dict[TopicPartition, int]:
-        waiting = [self._end_next, *(record.offset for record, _ in list(self._end_records)[:1])]
-        if self._again is not None:
-            waiting.append(self._again[0].offset)
-        starts = {partition: queue.start for partition, queue in self._queues.items()}
-        return starts | {self._end_partition: min(waiting)}
-
     @property
     def reached(self) -> int:
         return self._time
-
-    def token(self, topic_ids: Mapping[str, str]) -> bytes:
-        late = [
-            (queue.partition, entry.event.commit)
-            for queue in (self._queues.values() if self._joined or self._unfilled else ())
-            for entry in queue.entries
-            if entry.transaction == ALONE and entry.event.commit.transaction
-        ]
-        # What waits in a queue is read again after a restart.
-        passed = self._passed - {partition for partition, _ in late}
-        unfilled: dict[str, dict[int, bytes]] = {}
-        room = MOST_UNFILLED_BYTES
-        for name, arrived in reversed(self._unfilled.items()):
-            bits = arrived.sequences({c.sequence for _, c in late if c.transaction == name})
-            if name not in self._ended and (room := room - sum(map(len, bits.values()))) >= 0:
-                unfilled[name] = bits
-        return SourcePosition(
-            starts=by_number(self.starts),
-            topic_ids=topic_ids,
-            time=self._time,
-            ends=self._ends,
-            recent=self._finished.recent,
-            floors=self._finished.floors,
-            floor_time=self._finished.floor_time,
-            newest=self._newest,
-            first_end_at=self._first_end_at,
-            unread_ends=self._unread_ends,
-            joined=tuple(sorted(self._joined)),
-            passed=tuple(sorted(passed)),
-            grown=tuple(sorted(self._grown)),
-            grown_to=self._grown_to,
-            lost_before=self._lost_before,
-            is_truncated=self._is_truncated,
-            unfilled=dict(reversed(unfilled.items())),
-        ).token()
-
-    @property
-    def full(self) -> list[TopicPartition]:
-        full = [partition for partition, queue in self._queues.items() if queue.is_full]
-        is_waited_for = self.waiting is not None and self.waiting.reason == "end"
-        is_full = len(self._end_records) >= self._limits[0] and not is_waited_for
-        return [*full, self._end_partition] if is_full else full
-
-    def ends(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._offsets, self._asked_before, self.wants_ends = offsets, self._end_next, False
-        self._asked_at = self._now
-        for partition in offsets:
-            if partition not in self._queues and partition != self._end_partition:
-                self._begin(partition, 0)
-        self._unread = [partition for partition in offsets if partition != self._end_partition]
-        for topic in self._grown:
-            self._grown_to[topic] = {k: end for (name, k), end in offsets.items() if name == topic}
-        self._grown.clear()
 
     def skip(self, transaction: str) -> bool:
         """Release a transaction as it is, at the wish of an operator: without the events that it
@@ -771,9 +473,7 @@ class ByTransaction(Sequencer):
         something was not read.
         """
         waiting = self.waiting
-        if waiting is None or waiting.transaction != transaction:
-            return False
-        if waiting.reason not in ("events", "count", "end"):
+        if waiting is None or waiting.transaction != transaction or not waiting.can_be_skipped:
             return False
         if waiting.reason == "events" and not (
             self._has_asked() and self._has_read_all(transaction)
@@ -796,16 +496,16 @@ def _contradicts(end: End, arrived: Arrived) -> bool:
     )
 
 
-def _is_earlier(commit: Commit, at: LogPosition, time: int) -> bool:
-    """Return whether an event is before another position and time in binary logs. If the log began
-    again between them, the times tell.
+def _is_earlier(time: int, at: LogPosition, other_time: int, other_at: LogPosition) -> bool:
+    """Return whether an event is before another one, by their positions in logs that are not
+    PostgreSQL's. If the log began again between them, their times tell.
     """
-    return commit.time <= time + (SILENT_US if commit.at < at else -SILENT_US)
+    return time <= other_time + (SILENT_US if at < other_at else -SILENT_US)
 
 
 def _order(one: tuple[ForeignRecord, End], other: tuple[ForeignRecord, End]) -> int:
-    commit = other[1].commit
-    return -1 if _is_earlier(one[1].commit, commit.at, commit.time) else 1
+    first, second = one[1].commit, other[1].commit
+    return -1 if _is_earlier(first.time, first.at, second.time, second.at) else 1
 
 
 def _lacks_events(record: ForeignRecord, event: End, arrived: Arrived) -> Waiting:

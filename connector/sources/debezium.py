@@ -63,12 +63,16 @@ from connector.sources.tables import KnownTables
 from connector.sources.unsent import PLACEHOLDERS, may_lack_values
 from connector.sources.values import MYSQL
 
+LEAST_VERSION: Final = (3, 6, 1)
+"""The oldest version of Debezium whose counts of transactions are right after each restart."""
+
 HEARTBEAT_TOPIC: Final = "__debezium-heartbeat."
 
 
 class _Source(Struct):
     """Where an event is from."""
 
+    version: str | None = None
     connector: str | None = None
     db: str | None = None
     schema: str | None = None
@@ -144,6 +148,7 @@ class DebeziumDecoder:
         self._transactions = transactions
         self._heartbeats = source_name(heartbeats) if heartbeats else ""
         self._shape = _JsonEnvelope if isinstance(format, JsonFormat) else _Envelope
+        self._version: str | None = None
 
     def decode(self, record: ForeignRecord) -> Event:
         """Return the event of a record. For data, it never raises."""
@@ -158,11 +163,19 @@ class DebeziumDecoder:
             if envelope.op is None or envelope.source is None:
                 return self._without_event(record, envelope)
             source = envelope.source
+            if source.version != self._version:
+                self._take_version(source.version)
             table = source_name(source.schema or source.db or "", source.table or "")
             commit = _commit(envelope, source)
             return self._event(record, envelope, schema, commit, table)
         except UNREADABLE as error:
             return poison_of(error, commit if table else _salvaged(value), table)
+
+    def _take_version(self, version: str | None) -> None:
+        self._version = version
+        numbers = tuple(map(int, re.findall(r"[0-9]+", version or "")[:3]))
+        if self._transactions and numbers and numbers < LEAST_VERSION:
+            self._rows.tables.doubt(doubts.old_version(str(version)))
 
     def _without_event(self, record: ForeignRecord, envelope: _Envelope) -> Event:
         if envelope.source is not None and envelope.ddl is not None:
@@ -188,7 +201,9 @@ class DebeziumDecoder:
         if table == self._heartbeats:
             return Skipped("HEARTBEAT", commit, table)
         if self._rows.tables.is_left_out(table):
-            return Skipped("NOT_DECLARED", commit, table)
+            # A truncation of MariaDB names a transaction, and has no end.
+            has_end = op != "t" or commit.log == LSN
+            return Skipped("NOT_DECLARED", commit if has_end else Commit(), table)
         if op == "t":
             return TruncatedTable(table, commit)
         if record.key is None:

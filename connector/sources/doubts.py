@@ -90,3 +90,21 @@ def replaced_nulls(columns: Collection[str]) -> str:
         " value.converter.replace.null.with.default = false, or with Confluent's Avro converter,"
         " value.converter.ignore.default.for.nullables = true"
     )
+
+
+def read_again(table: str) -> str:
+    """A snapshot sends rows of a table after changes of it."""
+    return (
+        f"Debezium reads {table} again in a new snapshot. If it has not read the log in between,"
+        " rows that were deleted then are in no event, and stay in the table: compare the table"
+        " with the source (connector reconcile)"
+    )
+
+
+def old_version(version: str) -> str:
+    """Records are of a Debezium before 3.6.1."""
+    return (
+        f"Debezium {version} is older than 3.6.1. After a restart within a transaction, it counts"
+        " the events of that transaction again from 1. The bridge then waits, and status says what"
+        " to do"
+    )

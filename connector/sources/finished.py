@@ -27,7 +27,9 @@ RECENT: Final = 100
 
 
 class Remembered(NamedTuple):
-    """A finished transaction: its id, its commit time (ms, 0: unknown), and its end in its log."""
+    """A finished transaction: its id, its commit time (ms), and its end in its log. Without a time,
+    only the id is known.
+    """
 
     transaction: str
     time: int
@@ -46,8 +48,8 @@ class Past(Enum):
 class Finished:
     """The finished transactions of a source.
 
-    - `floors` and `floor_time` are the greatest positions by log, and the greatest commit time (ms),
-      of those that were forgotten.
+    - `floors` and `floor_time` are the greatest positions by log, and the greatest commit time
+      (ms), of those that were forgotten.
     """
 
     def __init__(
@@ -85,9 +87,9 @@ class Finished:
     def of_end(self, commit: Commit) -> Past:
         """Return whether the transaction of this end is finished."""
         known = self._recent.get(commit.transaction)
-        if known is not None and known[2:] == (commit.log, commit.after):
-            if known.time in (0, commit.time // 1000):
-                return Past.FINISHED
+        place = commit.time // 1000, commit.log, commit.after
+        if known is not None and (not known.time or known[1:] == place):
+            return Past.FINISHED
         floor = self.floors.get(commit.log, ())
         is_new = self._is_new(commit) or (bool(commit.after) and commit.after > floor)
         return Past.NOT_FINISHED if is_new else Past.OLD

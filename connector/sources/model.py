@@ -127,8 +127,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TruncatedTable:
-    """All rows of a table were deleted. In MySQL, that is no part of a transaction: `commit.at` says
-    between which ones it was.
+    """All rows of a table were deleted. In MySQL, that is no part of a transaction: `commit.at`
+    says between which ones it was.
     """
 
     table: str
@@ -203,11 +203,11 @@ class Released:
 class Waiting:
     """The next transaction, and the reason why it waits, for status and log.
 
-    - `reason` is one of `clock` (the next commit time is ahead of `now`), `snapshot` (it is not known
-      yet whether rows of a snapshot, or a truncation, come before it), `events` (a transaction lacks
-      events), `count` (its events contradict its end, or each other), `end` (it has no end, although
-      later ones ended), `again` (Debezium sends transactions again, and has not come to one that the
-      bridge remembers) and `topic` (there is no transaction topic: `transaction` is its name).
+    - `reason` is one of `clock` (the next commit time is ahead of `now`), `snapshot` (rows of a
+      snapshot or a truncation that may come before it were not read), `events` (a transaction lacks
+      events), `count` (its events contradict its end or each other), `end` (it has no end, although
+      later ones have), `again` (Debezium sends transactions again, and has not come to one that is
+      remembered) and `topic` (there is no transaction topic: `transaction` is its name).
     - `transaction` is the next transaction, and `since` is Kafka's time of its end (µs).
     - `counts` and `arrived` are the numbers of its events by table, as it has them and as they were
       read. `missing` is the number of events that were not read.
@@ -219,6 +219,11 @@ class Waiting:
     missing: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     arrived: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def can_be_skipped(self) -> bool:
+        """Whether an operator can publish the transaction as it is."""
+        return self.reason in ("events", "count", "end")
 
 
 def least_time(record: ForeignRecord, commit: Commit) -> int:
@@ -252,13 +257,14 @@ class Sequencer:
 
     - `waiting` is the transaction that the last call of `released` did not release, although it has
       ended.
+    - `has_finished`: a transaction was released, so the initial snapshot was, too.
     - `repetitions` is the number of events that were dropped because they had come before.
     """
 
     def __init__(self, max_clock_skew_s: int) -> None:
         """A commit time that is more than half of `max_clock_skew_s` ahead waits."""
         self._skew_us, self._now = max_clock_skew_s * 500_000, 0
-        self.wants_ends = self.has_claim = False
+        self.wants_ends = self.has_claim = self.has_finished = False
         self.waiting: Waiting | None = None
         self.repetitions = 0
 

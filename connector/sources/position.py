@@ -6,14 +6,17 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+import msgspec
 
 from connector.sources.finished import Remembered
-from connector.sources.model import Commit, LogPosition, TopicPartition
-from connector.stored import from_text, to_stored
+from connector.sources.model import BINLOG, LSN, Commit, LogPosition, TopicPartition
+from connector.stored import from_stored, to_stored
 
 T = TypeVar("T")
 _VERSION: Final = b"2"
+_VERSION_1: Final = b"1"
 ByTopic = Mapping[str, Mapping[int, T]]
 """A value for each Kafka partition of each topic."""
 
@@ -81,15 +84,28 @@ class SourcePosition:
 
     @classmethod
     def parse(cls, token: bytes) -> Self:
-        """Return the position of a resume token. Raises ValueError if a bridge of this release did
-        not write it.
+        """Return the position of a resume token. Raises ValueError if no bridge of this release or
+        of the one before wrote it.
         """
-        if not token.startswith(_VERSION):
+        if token[:1] not in (_VERSION, _VERSION_1):
             raise ValueError("it does not begin with the version of this release")
         try:
-            return from_text(cls, zlib.decompress(token[len(_VERSION) :]).decode())
-        except (zlib.error, RecursionError) as error:
+            text = zlib.decompress(token[1:])
+            stored = msgspec.json.decode(text)
+            return from_stored(cls, stored if token[:1] == _VERSION else _of_version_1(stored))
+        except (zlib.error, RecursionError, TypeError, AttributeError) as error:
             raise ValueError(str(error)) from None
+
+
+def _of_version_1(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return what an older release has stored: it remembered ids without times, and one end."""
+    end = stored.pop("end", ())
+    log = {1: LSN, 2: BINLOG}.get(len(end), "")
+    known = {"ends": {log: end}, "floors": {log: end}, "floor_time": stored["time"] // 1000}
+    recent = [Remembered(name, 0, log, ()) for name in stored.pop("recent", ())]
+    joined = tuple(stored.pop("joined", ()))
+    stored.pop("afters", None)
+    return {**stored, **(known if log else {}), "recent": recent, "joined": joined}
 
 
 def by_number(values: Mapping[TopicPartition, T]) -> ByTopic[T]:

@@ -29,6 +29,7 @@ from connector.kafka.schema_registry import RegistryClient
 from connector.records.model import MAX_RESUME_TOKEN_BYTES, Heartbeat, Rule
 from connector.records.rejection import Position, Reason
 from connector.reports.bridge_status import ADD_KEY, PROVIDE_TRANSACTIONS, text_of_waiting
+from connector.sources import doubts
 from connector.sources.by_partition import ByPartition
 from connector.sources.by_transaction import ByTransaction
 from connector.sources.captured import reads_table
@@ -109,6 +110,7 @@ class BridgeSession:
         self._letters: list[DeadLetter] = []
         self._waiting: tuple[str, float] | None = None
         self._without_key: set[str] = set()
+        self._read_again: set[str] = set()
         self._producer = ChangeProducer(
             kafka, topic, limits=stream.limits, registry=config.registry
         )
@@ -216,6 +218,11 @@ class BridgeSession:
                 self._without_key.add(event.table)
                 text = f"{event.table} has rows without a key, which are left out. {ADD_KEY}"
                 self._warn("SOURCE_NO_KEY", text)
+        elif isinstance(event, Row) and event.is_snapshot:
+            is_again = self._sequencer.has_finished and not event.is_incremental
+            if is_again and event.table not in self._read_again:
+                self._read_again.add(event.table)
+                self._warn("SOURCE_READ_AGAIN", doubts.read_again(event.table))
         elif self._needs_transactions and lacks_transaction(event):
             self._needs_transactions = False
             text = f"{location_of(record)} has no transaction. {PROVIDE_TRANSACTIONS}"

@@ -80,7 +80,7 @@ def bridge_status(
         position_time=newest.timestamp,
         heartbeat_at=newest.arrived_at,
         waiting="" if waiting is None else text_of_waiting(waiting, now),
-        lacking=waiting.transaction if waiting and waiting.reason == "events" else "",
+        lacking=waiting.transaction if waiting and waiting.can_be_skipped else "",
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -244,6 +247,28 @@ def test_a_topic_that_the_source_gets_later_is_released_from_its_beginning() -> 
     assert repeated.sequencer.repetitions == 1
 
 
+def test_a_killed_bridge_knows_that_a_topic_has_grown() -> None:
+    """SRC-2, resumable, newest_wins: the end offsets were not asked for before it died. An older
+    row of an incremental snapshot is released before a newer transaction.
+    """
+    source = Source(by_transaction())
+    source.row(1, 1)
+    source.end(1, 1)
+    assert len(source.released()) == 1
+    source.add(("t.a", 2), Skipped("TOMBSTONE"))  # a Kafka partition that is new
+    assert SourcePosition.parse(source.sequencer.token({})).grown == ("t.a",)
+    killed = again(source)
+    commit = Commit(time=NOW, log=LSN, after=(10,))
+    snapshot = Row(table="a", commit=commit, key={"id": 1}, is_snapshot=True, is_incremental=True)
+    killed.next["t.a", 0] += 1  # the row of the snapshot, which is read later
+    killed.row(2, 1, partition=2)
+    killed.end(2, 1)
+    assert killed.released() == []
+    killed.next["t.a", 0] -= 1
+    killed.add(("t.a", 0), snapshot)
+    assert [r.event.is_snapshot for r in killed.released()] == [True, False]
+
+
 def test_events_that_kafka_deleted_before_the_first_start_are_not_waited_for() -> None:
     """SRC-2: the retention of topics ends at different transactions."""
     source = Source(by_transaction())
@@ -388,8 +413,31 @@ def test_a_token_has_room_for_thousands_of_partitions() -> None:
     assert SourcePosition.parse(position.token()) == position
 
 
+def test_the_token_of_an_older_release_is_read() -> None:
+    """SRC-1, resumable: it remembered ids without times. What it had finished is not sent again."""
+    stored = {
+        "starts": {"t.a": {"0": 3}, ENDS: {"0": 2}},
+        "topic_ids": {"t.a": "id"},
+        "time": NOW + 2,
+        "end": [20],
+        "recent": ["1", "2"],
+        "joined": {"t.a": [10]},
+    }
+    token = b"1" + zlib.compress(json.dumps(stored).encode())
+    position = SourcePosition.parse(token)
+    assert (position.time, position.ends, position.joined) == (NOW + 2, {LSN: (20,)}, ("t.a",))
+    source = Source(by_transaction(replace(position, joined=())))
+    source.next = dict(source.sequencer.starts)
+    source.row(2, 1)
+    source.end(2, 1)
+    source.row(3, 1)
+    source.end(3, 1)
+    assert numbers(source.released()) == [("3", 1)]
+    assert SourcePosition.parse(source.sequencer.token({})).recent[-1].transaction == "3"
+
+
 @pytest.mark.parametrize(
-    "token", [b"", b"0", b"1", b"1x", b"1" + SourcePosition(starts={}).token()[1:]]
+    "token", [b"", b"0", b"1", b"2x", b"3" + SourcePosition(starts={}).token()[1:]]
 )
 def test_a_token_of_another_program_is_refused(token: bytes) -> None:
     """SRC-1."""

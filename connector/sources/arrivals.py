@@ -1,0 +1,325 @@
+"""What was read of a source with a transaction topic: the ends of transactions in their order, and
+their events in queues (SRC-2).
+
+An event or an end that is sent again is left out here. `by_transaction` has the theory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from connector.errors.kafka import source_log_began_again, source_log_unknown
+from connector.sources.finished import RECENT, Finished, Past
+from connector.sources.model import (
+    LSN,
+    Commit,
+    End,
+    Event,
+    ForeignRecord,
+    Poison,
+    Row,
+    Sequencer,
+    Skipped,
+    TopicPartition,
+    TruncatedTable,
+    least_time,
+)
+from connector.sources.position import SourcePosition, by_number, by_partition
+from connector.sources.queues import (
+    ALONE,
+    UNKNOWN,
+    Arrived,
+    Entry,
+    PartitionQueue,
+    fingerprint_of,
+)
+
+MOST_RECORDS: Final = 10_000
+MOST_BYTES: Final = 4 * 1024 * 1024
+MOST_UNFILLED_BYTES: Final = 16 * 1024
+"""How much of a resume token finished transactions take that lacked events. The oldest ones are
+forgotten.
+"""
+_LATE: Final = "later transactions were published before it, so its place among them is not known"
+
+
+class Arrivals(Sequencer):
+    """Takes the records of a source with a transaction topic. `ByTransaction` releases them."""
+
+    def __init__(
+        self,
+        transactions: str,
+        position: SourcePosition | None = None,
+        *,
+        max_clock_skew_s: int,
+        reads: Callable[[str], bool | None] = lambda table: True,
+        most_records: int = MOST_RECORDS,
+        most_bytes: int = MOST_BYTES,
+        most_recent: int = RECENT,
+    ) -> None:
+        """Begin at a position, or at the beginning of the source.
+
+        Args:
+            transactions: The transaction topic. It has one Kafka partition.
+            position: The position of a resume token. None: there was no bridge before.
+            max_clock_skew_s: A commit time that is more than half of it ahead waits.
+            reads: Whether the topic of a table is read. Events of other tables do not count. None:
+                it is not known, so they are waited for.
+            most_records: The length at which the queue of a partition is full.
+            most_bytes: The size of its values at which it is full.
+            most_recent: How many finished transactions are remembered one by one.
+        """
+        super().__init__(max_clock_skew_s)
+        at = position or SourcePosition(starts={})
+        self._end_partition, self._reads = (transactions, 0), reads
+        self._limits = most_records, most_bytes
+        starts = by_partition(at.starts)
+        self._end_next = starts.pop(self._end_partition, 0)
+        self._queues = {p: PartitionQueue(p, start) for p, start in starts.items()}
+        self._tables = dict[str, set[str]]()
+        self._grown = set(at.grown)
+        self._grown_to = dict(at.grown_to)
+        self._end_records = deque[tuple[ForeignRecord, End | Poison]]()
+        self._ended = dict[str, End]()
+        self._again: tuple[ForeignRecord, str] | None = None
+        self._truncations = dict[str, tuple[ForeignRecord, End]]()
+        self._arrived = dict[str, Arrived]()
+        self._open = set[str]()
+        self._base, self._time, self._ends = 0, at.time, dict(at.ends)
+        self._finished = Finished(at.recent, at.floors, at.floor_time, most=most_recent)
+        self._newest = at.newest
+        self._joined, self._passed = set(at.joined), set(at.passed)
+        self._unfilled = {name: Arrived(bits) for name, bits in at.unfilled.items()}
+        self.has_finished = bool(at.recent)
+        self._is_truncated = at.is_truncated
+        self._lost_before, self._skipped = at.lost_before, ""
+        self._first_end_at, self._unread_ends = at.first_end_at, at.unread_ends
+        self._part_time = self._asked_before = self._asked_at = 0
+        self._offsets: Mapping[TopicPartition, int] = {}
+        self._unread: list[TopicPartition] = []
+
+    def add(self, record: ForeignRecord, event: Event) -> None:
+        commit = event.commit
+        if not self._base:
+            self._base = least_time(record, commit)
+        if record.partition == self._end_partition:
+            self._add_end(record, event)
+            return
+        queue = self._queues.get(record.partition) or self._begin(record.partition, 0)
+        if not self.has_finished and not queue.next and record.offset:
+            self._is_truncated = True
+        queue.next = record.offset + 1
+        if isinstance(event, End):
+            return
+        if isinstance(event, TruncatedTable) and commit.at and commit.log != LSN:
+            event = self._as_transaction(record, event)
+        commit = event.commit
+        transaction = "" if isinstance(event, Row) and event.is_snapshot else commit.transaction
+        if not transaction:
+            if isinstance(event, Skipped):
+                return
+            transaction = UNKNOWN if isinstance(event, Poison) else ALONE
+        elif transaction not in self._ended and self._is_finished(commit):
+            if not self._is_late(record, commit):
+                self.repetitions += 1
+                return
+            transaction = ALONE
+            if isinstance(event, TruncatedTable):
+                event = Poison("TRUNCATION_LATE", _LATE, commit, event.table)
+        elif not self._count(transaction, event, record):
+            self.repetitions += 1
+            return
+        queue.append(Entry(record, event, transaction), self._limits)
+
+    def _is_finished(self, commit: Commit) -> bool:
+        """Return whether an event is of a finished transaction. If it is of another one, the end of
+        that lacks it, and waits.
+        """
+        return self._finished.of_event(commit) is not Past.NOT_FINISHED
+
+    def _add_end(self, record: ForeignRecord, event: Event) -> None:
+        self._end_next = record.offset + 1
+        if isinstance(event, Poison):
+            self._end_records.append((record, event))
+        if not isinstance(event, End):
+            return
+        transaction = event.commit.transaction
+        if (known := self._ended.get(transaction)) is not None:
+            if (known.count, known.commit) != (event.count, event.commit):
+                self._arrived.setdefault(transaction, Arrived()).contradicts = True
+            self.repetitions += 1
+            return
+        if not event.commit.log:
+            raise source_log_unknown(self._end_partition[0], transaction)
+        past = self._finished.of_end(event.commit)
+        if past is Past.NOT_FINISHED:
+            if self._again is not None:
+                raise source_log_began_again(self._end_partition[0], self._again[1], transaction)
+            self._first_end_at = self._first_end_at or record.timestamp
+            self._ended[transaction] = event
+            self._open.discard(transaction)
+            self._end_records.append((record, event))
+            return
+        self.repetitions += 1
+        if past is Past.FINISHED:
+            self._again = None
+        elif self._again is None:
+            self._again = record, transaction
+
+    def _begin(self, partition: TopicPartition, start: int) -> PartitionQueue:
+        """Return the queue of a partition that is new."""
+        topic = partition[0]
+        if self.has_finished and not any(topic == name for name, _ in self._queues):
+            self._joined.add(topic)
+        queue = self._queues[partition] = PartitionQueue(partition, start)
+        self._grown.add(topic)
+        return queue
+
+    def _is_late(self, record: ForeignRecord, commit: Commit) -> bool:
+        """Return whether an event of a finished transaction was never released: the transaction
+        lacked it, or its topic came later.
+        """
+        unfilled = self._unfilled.get(commit.transaction)
+        if unfilled is not None:
+            return bool(commit.sequence) and unfilled.take(commit.sequence)
+        return record.topic in self._joined and record.partition not in self._passed
+
+    def _count(
+        self,
+        transaction: str,
+        event: Row | TruncatedTable | Skipped | Poison,
+        record: ForeignRecord,
+    ) -> bool:
+        """Count an event of a transaction that is not finished. False: it is a repetition."""
+        partition, commit = record.partition, event.commit
+        if partition[0] in self._joined:
+            self._passed.add(partition)
+        arrived = self._arrived.get(transaction)
+        if arrived is None:
+            arrived = self._arrived[transaction] = Arrived()
+            if transaction not in self._ended:
+                self._open.add(transaction)
+        if not arrived.take(commit.sequence, fingerprint_of(record, commit.at)):
+            return False
+        if commit.log != LSN and commit.at:
+            arrived.at = min(arrived.at or commit.at, commit.at)
+        arrived.time = max(arrived.time, commit.time)
+        arrived.queued[partition] += 1
+        arrived.tables[event.table] += 1
+        if isinstance(event, Skipped):
+            arrived.skipped += 1
+        elif isinstance(event, TruncatedTable):
+            arrived.truncated.add(partition[0])
+        if event.table:
+            self._tables.setdefault(partition[0], set()).add(event.table)
+        return True
+
+    def _as_transaction(
+        self, record: ForeignRecord, event: TruncatedTable
+    ) -> TruncatedTable | Poison:
+        """Make a transaction of its own of a truncation that has no end."""
+        commit = event.commit
+        name = commit.transaction or f"truncation {commit.log_position}"
+        commit = replace(commit, transaction=name, sequence=1)
+        if name in self._ended or self._is_finished(commit):
+            return replace(event, commit=commit)
+        end = replace(commit, after=(*commit.after[:-1], *(n + 1 for n in commit.after[-1:])))
+        self._ended[name] = End(end, 1)
+        self._truncations[name] = record, self._ended[name]
+        time, at = self._newest
+        if commit.at < at and commit.time // 1000 <= time:
+            return Poison("TRUNCATION_LATE", _LATE, commit, event.table)
+        return replace(event, commit=commit)
+
+    def read_to(self, partition: TopicPartition, offset: int) -> None:
+        if partition == self._end_partition:
+            self._end_next = max(self._end_next, offset)
+            return
+        queue = self._queues.get(partition) or self._begin(partition, offset)
+        queue.next = max(queue.next, offset)
+
+    def ends(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._offsets, self._asked_before, self.wants_ends = offsets, self._end_next, False
+        self._asked_at = self._now
+        for partition in offsets:
+            if partition not in self._queues and partition != self._end_partition:
+                self._begin(partition, 0)
+        self._unread = [partition for partition in offsets if partition != self._end_partition]
+        for topic in self._grown:
+            self._grown_to[topic] = {k: end for (name, k), end in offsets.items() if name == topic}
+        self._grown.clear()
+
+    def _has_asked(self) -> bool:
+        """Return whether the end offsets are known as they were after the next end was read."""
+        if not self._end_records:  # a truncation without an end: `_is_silent_since` has asked
+            return True
+        is_unknown = self._end_records[0][0].offset >= self._asked_before
+        self.wants_ends |= is_unknown
+        return not is_unknown
+
+    def _are_rows_read(self) -> bool:
+        """Return whether all events are read that there were, as far as the queues have room."""
+        ends = ((self._queues.get(partition), end) for partition, end in self._offsets.items())
+        return all(queue is None or queue.next >= end or queue.is_full for queue, end in ends)
+
+    def _has_read_all(self, transaction: str) -> bool:
+        """Return whether no partition can have a further event of the transaction."""
+        for partition, end in self._offsets.items():
+            if partition != self._end_partition:
+                queue = self._queues[partition]
+                if queue.next < end and queue.last_transaction() in (ALONE, transaction):
+                    return False
+        return True
+
+    @property
+    def full(self) -> list[TopicPartition]:
+        full = [partition for partition, queue in self._queues.items() if queue.is_full]
+        is_waited_for = self.waiting is not None and self.waiting.reason == "end"
+        is_full = len(self._end_records) >= self._limits[0] and not is_waited_for
+        return [*full, self._end_partition] if is_full else full
+
+    @property
+    def starts(self) -> dict[TopicPartition, int]:
+        waiting = [self._end_next, *(record.offset for record, _ in list(self._end_records)[:1])]
+        if self._again is not None:
+            waiting.append(self._again[0].offset)
+        starts = {partition: queue.start for partition, queue in self._queues.items()}
+        return starts | {self._end_partition: min(waiting)}
+
+    def token(self, topic_ids: Mapping[str, str]) -> bytes:
+        late = [
+            (queue.partition, entry.event.commit)
+            for queue in (self._queues.values() if self._joined or self._unfilled else ())
+            for entry in queue.entries
+            if entry.transaction == ALONE and entry.event.commit.transaction
+        ]
+        # What waits in a queue is read again after a restart.
+        passed = self._passed - {partition for partition, _ in late}
+        unfilled: dict[str, dict[int, bytes]] = {}
+        room = MOST_UNFILLED_BYTES
+        for name, arrived in reversed(self._unfilled.items()):
+            bits = arrived.sequences({c.sequence for _, c in late if c.transaction == name})
+            if name not in self._ended and (room := room - sum(map(len, bits.values()))) >= 0:
+                unfilled[name] = bits
+        return SourcePosition(
+            starts=by_number(self.starts),
+            topic_ids=topic_ids,
+            time=self._time,
+            ends=self._ends,
+            recent=self._finished.recent,
+            floors=self._finished.floors,
+            floor_time=self._finished.floor_time,
+            newest=self._newest,
+            first_end_at=self._first_end_at,
+            unread_ends=self._unread_ends,
+            joined=tuple(sorted(self._joined)),
+            passed=tuple(sorted(passed)),
+            grown=tuple(sorted(self._grown)),
+            grown_to=self._grown_to,
+            lost_before=self._lost_before,
+            is_truncated=self._is_truncated,
+            unfilled=dict(reversed(unfilled.items())),
+        ).token()
