@@ -1,5 +1,5 @@
-"""What was read of a source with a transaction topic: the ends of transactions in their order, and
-their events in queues (SRC-2).
+"""The ends of transactions of a source in their order, and their events in queues, as they are
+read (SRC-2).
 
 An event or an end that is sent again is left out here. `by_transaction` has the theory.
 """
@@ -147,8 +147,8 @@ class Arrivals(Sequencer):
         if not isinstance(event, End):
             return
         transaction = event.commit.transaction
-        if (known := self._ended.get(transaction)) is not None:
-            if (known.count, known.commit) != (event.count, event.commit):
+        if (earlier := self._ended.get(transaction)) is not None:
+            if (earlier.count, earlier.commit) != (event.count, event.commit):
                 self._arrived.setdefault(transaction, Arrived()).contradicts = True
             self.repetitions += 1
             return

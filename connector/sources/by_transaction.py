@@ -29,8 +29,8 @@ row of a snapshot, and a truncation of MySQL, before the end of a transaction th
 - A transaction lacks events. When all partitions are read, poison without a readable commit takes
   their place. Events that Kafka had deleted before the first start are not waited for.
 
-What does not fit together waits, and says so: events that contradict their end or each other, and a
-transaction without an end before one that has ended. If its events were written before the first
+A transaction waits, and the bridge says so, if it does not fit together: its events contradict its
+end or each other, or it has no end although a later one has. If its events were written before the first
 end that Kafka has, its end may be deleted, so they are released without one.
 """
 
@@ -503,8 +503,8 @@ def _is_earlier(time: int, at: LogPosition, other_time: int, other_at: LogPositi
     return time <= other_time + (SILENT_US if at < other_at else -SILENT_US)
 
 
-def _order(one: tuple[ForeignRecord, End], other: tuple[ForeignRecord, End]) -> int:
-    first, second = one[1].commit, other[1].commit
+def _order(left: tuple[ForeignRecord, End], right: tuple[ForeignRecord, End]) -> int:
+    first, second = left[1].commit, right[1].commit
     return -1 if _is_earlier(first.time, first.at, second.time, second.at) else 1
 
 

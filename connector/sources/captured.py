@@ -9,11 +9,11 @@ from fnmatch import fnmatchcase
 def reads_table(
     transactions: str, topics: Collection[str], exists: Callable[[str], bool]
 ) -> Callable[[str], bool | None]:
-    """Return whether the topic of a table is one of `topics`, which may have `*` and `?`.
+    """Return whether the topic of a table is in `topics`, which may have `*` and `?`.
 
     Debezium's topic of `public.customers` is `dbz.public.customers` if the transaction topic is
     `dbz.transaction`. If such a topic `exists` and is not read, neither is the table. If it does
-    not exist, a transform may have given the table another topic, so the answer is None.
+    not exist, a transform may have given the table another topic: then the answer is `None`.
     """
     prefix = transactions.removesuffix("transaction")
     if not all(topic.startswith(prefix) for topic in topics):

@@ -86,9 +86,9 @@ class Finished:
 
     def of_end(self, commit: Commit) -> Past:
         """Return whether the transaction of this end is finished."""
-        known = self._recent.get(commit.transaction)
-        place = commit.time // 1000, commit.log, commit.after
-        if known is not None and (not known.time or known[1:] == place):
+        remembered = self._recent.get(commit.transaction)
+        at_end = commit.time // 1000, commit.log, commit.after
+        if remembered is not None and (not remembered.time or remembered[1:] == at_end):
             return Past.FINISHED
         floor = self.floors.get(commit.log, ())
         is_new = self._is_new(commit) or (bool(commit.after) and commit.after > floor)
@@ -98,8 +98,10 @@ class Finished:
         """Return whether the transaction of this event is finished. The time of an event is not
         after that of its end.
         """
-        known = self._recent.get(commit.transaction)
-        if known is not None and (not known.time or commit.time // 1000 <= known.time):
+        remembered = self._recent.get(commit.transaction)
+        if remembered is not None and (
+            not remembered.time or commit.time // 1000 <= remembered.time
+        ):
             return Past.FINISHED
         floor = self.floors.get(commit.log, ())
         is_new = self._is_new(commit) or (bool(commit.after) and commit.after >= floor)

@@ -101,11 +101,11 @@ def _of_version_1(stored: dict[str, Any]) -> dict[str, Any]:
     """Return what an older release has stored: it remembered ids without times, and one end."""
     end = stored.pop("end", ())
     log = {1: LSN, 2: BINLOG}.get(len(end), "")
-    known = {"ends": {log: end}, "floors": {log: end}, "floor_time": stored["time"] // 1000}
+    finished = {"ends": {log: end}, "floors": {log: end}, "floor_time": stored["time"] // 1000}
     recent = [Remembered(name, 0, log, ()) for name in stored.pop("recent", ())]
     joined = tuple(stored.pop("joined", ()))
     stored.pop("afters", None)
-    return {**stored, **(known if log else {}), "recent": recent, "joined": joined}
+    return {**stored, **(finished if log else {}), "recent": recent, "joined": joined}
 
 
 def by_number(values: Mapping[TopicPartition, T]) -> ByTopic[T]:

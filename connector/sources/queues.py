@@ -125,8 +125,8 @@ class Arrived:
         """
         if sequence:
             chunk, index = self._chunk(sequence), sequence % _CHUNK
-            if known := chunk[index]:
-                if known == fingerprint or _ANY in (known, fingerprint):
+            if earlier := chunk[index]:
+                if earlier == fingerprint or _ANY in (earlier, fingerprint):
                     return False
                 self.contradicts = True
             chunk[index] = fingerprint

@@ -413,8 +413,8 @@ def test_a_token_has_room_for_thousands_of_partitions() -> None:
     assert SourcePosition.parse(position.token()) == position
 
 
-def test_the_token_of_an_older_release_is_read() -> None:
-    """SRC-1, resumable: it remembered ids without times. What it had finished is not sent again."""
+def test_a_token_of_an_earlier_release_gives_its_position() -> None:
+    """SRC-1, resumable: it remembered ids without times. No finished transaction is sent again."""
     stored = {
         "starts": {"t.a": {"0": 3}, ENDS: {"0": 2}},
         "topic_ids": {"t.a": "id"},
