@@ -98,6 +98,16 @@ def test_a_pace_is_set_beside_a_bound_and_unset_without_it(tmp_path: Path) -> No
     assert pace_in_force(defined("third", 600), {}, {}) == 300
 
 
+def test_a_setting_that_no_table_has_is_not_stored_but_the_oldest_always_is(tmp_path: Path) -> None:
+    """JOB-2, TBL-20: a commit without bounds would not be one of lowmark."""
+    overrides, path = Overrides(str(tmp_path)), places.overrides(str(tmp_path))
+    overrides.set(Override("apply_every_s", "one", 7, 1, "ann"))
+    assert newest_stored(path) == {"max_staleness_s": {}, "apply_every_s": {"one": 7}}
+    assert (overrides.bounds(), overrides.paces()) == ({}, {"one": 7})
+    overrides.set(Override("apply_every_s", "one", None, 2, "ann"))
+    assert newest_stored(path) == {"max_staleness_s": {}}
+
+
 def test_two_operators_at_once_do_not_undo_each_other(tmp_path: Path) -> None:
     def set_some(first: int) -> None:
         for number in (first, first + 1):
