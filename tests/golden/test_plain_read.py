@@ -70,6 +70,13 @@ def test_times_are_numbers(tmp_path: Path) -> None:
     assert list(read.select(["at", "d"], "d < DATE '1970-01-01'", "3")) == [(micros, -719_162, 3)]
 
 
+def test_the_columns_of_readers_have_arrow_types(tmp_path: Path) -> None:
+    """TBL-22: without those of lowmark."""
+    schema = open_table(str(TABLE)).arrow_schema()
+    assert schema.names == list(open_table(str(TABLE)).types)
+    assert (schema.field("id").type, schema.field("day").type) == (pa.int64(), pa.date32())
+
+
 @pytest.fixture
 def config_file(tmp_path: Path) -> Path:
     (tmp_path / "warehouse/tables/files").mkdir(parents=True)
