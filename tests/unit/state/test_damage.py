@@ -294,7 +294,7 @@ def test_a_missing_key_is_named() -> None:
 
 
 @pytest.mark.parametrize("error", [AttributeError, KeyError, RecursionError, TypeError, ValueError])
-def test_what_cannot_be_read_is_an_error_with_its_cause(error: type[Exception]) -> None:
+def test_an_unreadable_value_is_an_error_with_its_cause(error: type[Exception]) -> None:
     """TBL-14."""
     with pytest.raises(TableError) as caught, reading("/w/t"):
         raise error("a cause")
