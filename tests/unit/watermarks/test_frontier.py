@@ -594,6 +594,21 @@ def test_a_stall_has_the_kafka_partition_and_its_start() -> None:
     ]
 
 
+def test_the_two_newest_announcements_of_a_root_stay_in_each_kafka_partition() -> None:
+    """WMK-6: also a later part of the older one counts. What is older says nothing."""
+    everywhere, first = [lineage(announcement("a", start=n)) for n in (1, 2)], (0,)
+    frontier = after(*everywhere, lineage(announcement("a", start=3), read_in=first))
+
+    def read_in(frontier: Frontier) -> dict[int, set[int]]:
+        return {at: set(one.read_in) for (_, at), one in frontier.announcements.items()}
+
+    assert read_in(frontier) == {1: {1}, 2: {0, 1}, 3: {0}}
+    part = announcement("b", start=2)
+    assert "b" in after(lineage(part, read_in=first), frontier=frontier).partitions
+    older = announcement("b", start=1)
+    assert "b" not in after(lineage(older, read_in=first), frontier=frontier).partitions
+
+
 @pytest.mark.parametrize(
     ("old", "kept"),
     [
