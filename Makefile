@@ -12,7 +12,7 @@ QUICK := tests/unit tests/property tests/golden tests/architecture
 PURE := connector/errors/*,connector/text.py,connector/warehouse.py,connector/validation.py,connector/records/*,connector/tables/*,connector/watermarks/*,connector/dead_letters/*,connector/write_streams/*,connector/sources/*,connector/state/*,connector/reports/*,connector/config/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup get-started demo demo-postgres test test-core test-systems test-long test-unit test-of coverage test-faults mutants lint types contracts format docs bench lock clean
+.PHONY: help setup get-started demo demo-postgres test test-core test-systems test-long test-unit test-of coverage test-faults test-seeds mutants lint types contracts format docs bench lock clean
 
 help: ## Show this
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,7 +73,17 @@ test-faults: $(STAMP) ## Everything breaks: KILLS (20), CRASHES (20); a load of 
 	KILLS=$(or $(KILLS),20) CRASHES=$(or $(CRASHES),20) ROWS=$(or $(ROWS),200000) EVENTS=$(or $(EVENTS),12) \
 	  $(BIN)/python -m pytest tests/faults --long $(if $(SEED),--seed $(SEED))
 
-mutants: $(STAMP) ## Do quick tests notice small faults of the core? SAMPLE (300) of all or of MODULES, from SEED (a new one)
+# A build that is red by luck blocks what is sound, so this is not in .ci/run. The first red seed ends it.
+test-seeds: $(STAMP) ## The laws with new random choices for MINUTES (10): each seed is printed. SEED repeats one
+	@end=$$(($$(date +%s) + 60 * $(or $(MINUTES),10))); \
+	for seed in $(or $(SEED),$$(od -An -tu4 -w4 -N4000 /dev/urandom)); do \
+	  [ $$(date +%s) -lt $$end ] || break; \
+	  echo "seed $$seed"; \
+	  $(BIN)/python -m pytest $(DIVIDED) --quiet --showlocals --drawn --seed $$seed $(QUICK) -m "not systems" || \
+	    { echo "red with this seed: make test-seeds SEED=$$seed" >&2; exit 1; }; \
+	done
+
+mutants: $(STAMP) ## Do quick tests notice small faults of the core? SAMPLE (300) of all or of MODULES (tables/merge, state), from SEED (a new one)
 	$(BIN)/python -m tests.mutants --sample $(or $(SAMPLE),300) $(if $(SEED),--seed $(SEED)) $(MODULES)
 
 lint: $(STAMP) ## Style, what a linter can find, and words that pages and docstrings may not have

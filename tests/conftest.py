@@ -40,6 +40,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="with the tests that go deeper into what others show, and take long",
     )
+    parser.addoption(
+        "--drawn",
+        action="store_true",
+        help="only the tests whose examples are drawn from the seed",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -82,9 +87,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
         if item.get_closest_marker("java") and (lack := machine.why_no_java()):
             item.add_marker(pytest.mark.skip(reason=lack))
+    if config.getoption("--drawn"):
+        items[:] = [item for item in items if _is_drawn(item)]
     # The longest first, so that a divided run does not end with one of them alone.
     order = {suite: place for place, suite in enumerate(SUITES_ON_THE_JVM)}
     items.sort(key=lambda item: order.get(_suite(item), len(order)))
+
+
+def _is_drawn(item: pytest.Item) -> bool:
+    """Whether Hypothesis or the fixture `seed` makes the choices of a test."""
+    is_law = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return is_law or "seed" in getattr(item, "fixturenames", ())
 
 
 def pytest_sessionfinish() -> None:

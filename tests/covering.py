@@ -1,7 +1,9 @@
 """The test files of a source file: `python -m tests.covering connector/tables/merge.py`.
 
-They are the files of tests/unit/PACKAGE, and of the other suites, that import its module. If only
-one module of its package imports it, the files of the other suites that import that one count too.
+They are the files of tests/unit/PACKAGE, and of the other suites, that import its module. A package
+without a folder of its own, as `lake`, has its tests in all folders of tests/unit. If only one
+module of its package imports it, the files of the other suites that import that one count too. If
+no test file imports it, those count that import the modules of its package that do.
 """
 
 from __future__ import annotations
@@ -20,20 +22,28 @@ def covering(root: Path, module: str, suites: Sequence[str] = LAWS) -> list[str]
     those of `suites`.
     """
     sources = (root / "connector" / Path(module).parent).glob("*.py")
-    importers = [
+    importers = {
         str(path.relative_to(root / "connector").with_suffix(""))
-        for path in sorted(sources)
+        for path in sources
         if _imports(path, {module})
-    ]
-    names = {module, *importers} if len(importers) == 1 else {module}
-    package_tests = root / "tests/unit" / Path(module).parts[0] if "/" in module else None
-    unit = package_tests.rglob if package_tests else (root / "tests/unit").glob
-    files = [path for path in sorted(unit("test_*.py")) if _imports(path, {module})]
+    }
+    of_suites = {module, *importers} if len(importers) == 1 else {module}
+    files = _files(root, module, {module}, of_suites, suites)
+    return files or _files(root, module, importers, importers, suites)
+
+
+def _files(
+    root: Path, module: str, of_unit: set[str], of_suites: set[str], suites: Sequence[str]
+) -> list[str]:
+    unit = root / "tests/unit"
+    own = unit / Path(module).parts[0]
+    found = unit.glob if "/" not in module else own.rglob if own.is_dir() else unit.rglob
+    files = [path for path in sorted(found("test_*.py")) if _imports(path, of_unit)]
     files += [
         path
         for suite in suites
         for path in sorted((root / suite).glob("test_*.py"))
-        if _imports(path, names)
+        if _imports(path, of_suites)
     ]
     return [str(path.relative_to(root)) for path in files]
 

@@ -216,7 +216,7 @@ def _literal(type_: DataType, value: Any) -> str:
         case date():
             return f"DATE '{value.isoformat()}'"
         case Decimal():
-            return f"CAST('{value}' AS DECIMAL(38, 9))"
+            return f"CAST('{value:f}' AS DECIMAL(38, 9))"
         case float():
             return f"CAST('{value!r}' AS DOUBLE)"
         case _:

@@ -11,7 +11,7 @@ import pytest
 from connector.sources.by_transaction import ByTransaction
 from connector.sources.model import End, Event, Row, TruncatedTable
 from connector.sources.position import SourcePosition
-from tests.examples import tries
+from tests.examples import draws, tries
 from tests.golden.test_debezium_rows import FORMATS, TRANSACTIONS, decoder
 from tests.property.source_bridge import Bridge, key_text, states_by_time, without_empty
 from tests.property.source_world import State, Topics
@@ -82,8 +82,8 @@ def test_every_prefix_is_a_state_of_postgresql(name: str, seed: int) -> None:
     """
     topics = topics_of(name)
     true = true_states(topics)
-    for number in tries(100, 2):
-        random = Random(f"{seed} {number}")
+    for drawn in draws(seed, tries(100, 2)):
+        random = Random(drawn)
 
         def made(position: SourcePosition | None) -> ByTransaction:
             return ByTransaction(TRANSACTIONS, position, max_clock_skew_s=600, most_records=20)
@@ -95,7 +95,7 @@ def test_every_prefix_is_a_state_of_postgresql(name: str, seed: int) -> None:
             shown = without_empty(copied(state))
             while at < len(true) and without_empty(true[at][1]) != shown:
                 at += 1
-            assert at < len(true), (number, time)
+            assert at < len(true), (drawn, time)
         assert without_empty(true[-1][1]) == shown
 
 

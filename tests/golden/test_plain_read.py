@@ -8,10 +8,12 @@ with id 3, 5 and 6.
 from __future__ import annotations
 
 import json
+from datetime import UTC, date, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from connector import cli
 from connector.lake.plain_table import newest_stored, open_table
@@ -51,6 +53,28 @@ def test_the_newest_commit_of_a_local_table_needs_no_list_of_the_log(
     listed = newest_stored(str(TABLE))
     monkeypatch.setattr(DeltaTable, "history", None)
     assert newest_stored(str(TABLE)) == listed == {"table": "files", "to_batch": 7}
+
+
+def test_times_are_numbers(tmp_path: Path) -> None:
+    """TBL-18: days of a DATE and microseconds of the others, since Python has not every year."""
+    moment = datetime(1900, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
+    rows = [(date(1, 1, 1), moment.replace(tzinfo=None), moment), (None, None, None)]
+    types = {"d": pa.date32(), "local": pa.timestamp("us"), "at": pa.timestamp("us", "UTC")}
+    columns = zip(*rows, strict=True)
+    table = pa.table({n: pa.array(c, t) for c, (n, t) in zip(columns, types.items(), strict=True)})
+    write_deltalake(str(tmp_path), table)
+    read = open_table(str(tmp_path))
+    assert read.types == {"d": "date", "local": "timestamp_ntz", "at": "timestamp"}
+    micros = -2_208_988_799_999_999
+    assert set(read.rows()) == {(-719_162, micros, micros), (None, None, None)}
+    assert list(read.select(["at", "d"], "d < DATE '1970-01-01'", "3")) == [(micros, -719_162, 3)]
+
+
+def test_the_columns_of_readers_have_arrow_types(tmp_path: Path) -> None:
+    """TBL-22: without those of lowmark."""
+    schema = open_table(str(TABLE)).arrow_schema()
+    assert schema.names == list(open_table(str(TABLE)).types)
+    assert (schema.field("id").type, schema.field("day").type) == (pa.int64(), pa.date32())
 
 
 @pytest.fixture

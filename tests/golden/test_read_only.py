@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import tempfile
@@ -20,6 +21,21 @@ from tests.golden.make_warehouse import FOLDER
 from tests.golden.test_damage import config, of_explain, of_read, of_snapshot
 
 OTHER_USER = 65_534
+_VERSION_3 = 0x2008_0522
+_DAC_READ_SEARCH = 1 << 2
+
+
+def become_other_user() -> None:
+    """Root becomes a user who may write nothing, but may read all: code is also imported from a
+    folder that is open to root only. `os.setresuid(0, 0, 0)` ends it.
+    """
+    os.setresuid(OTHER_USER, OTHER_USER, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    # First the capabilities in effect, which are none, then the permitted ones, which are root's.
+    header, capabilities = (ctypes.c_uint32 * 2)(_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, capabilities) == 0, os.strerror(ctypes.get_errno())
+    capabilities[0] = capabilities[1] & _DAC_READ_SEARCH
+    assert libc.capset(header, capabilities) == 0, os.strerror(ctypes.get_errno())
 
 
 @pytest.fixture
@@ -32,9 +48,9 @@ def warehouse() -> Iterator[Path]:
         folder.chmod(0o755)
         for path in (copy, *copy.rglob("*")):
             path.chmod(0o555 if path.is_dir() else 0o444)
-        if is_root:
-            os.setresuid(OTHER_USER, OTHER_USER, 0)
         try:
+            if is_root:
+                become_other_user()
             yield copy
         finally:
             if is_root:

@@ -6,9 +6,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
 
 from connector import warehouse as places
 from connector.lake.audit import open_logged
+from connector.lake.changelog_changes import changes_of
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
@@ -32,6 +37,19 @@ def test_the_state_of_stream_and_table_is_read() -> None:
     assert (progress.ingest_batch, progress.low_watermark) == (3, 61)
     state = table_state_of(WAREHOUSE, "accounts")
     assert (state.to_batch, state.is_consistent_cut) == (2, True)
+
+
+def test_the_changes_of_a_row_have_their_headers(tmp_path: Path) -> None:
+    """SUB-6: a header without a value, and records without headers."""
+    path = places.changelog(WAREHOUSE, "s")
+    (found,) = changes_of(open_table(path), "t", b"i")
+    assert found.headers == (("trace", b"\x00\xff"), ("empty", None))
+    rows = DeltaTable(path).to_pyarrow_table(filters=[("row_key", "=", b"i")])
+    at = rows.schema.get_field_index("headers")
+    without = rows.set_column(at, rows.schema.field(at), pa.nulls(1, rows.schema.field(at).type))
+    write_deltalake(str(tmp_path), without)
+    (bare,) = changes_of(open_table(str(tmp_path)), "t", b"i")
+    assert (bare.change, bare.headers) == (found.change, ())
 
 
 def test_the_offsets_and_the_rejected_record_are_read() -> None:

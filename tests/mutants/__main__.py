@@ -1,16 +1,18 @@
 """Do the tests notice when the code is wrong? A sample of small changes of the pure core, each run
 against the tests of its module.
 
-make mutants                                        300 changes of all modules, drawn from a new
-seed, which is printed make mutants MODULES="tables/merge dead_letters/ledger" SAMPLE=50 SEED=7
+    make mutants                                                300 changes of all modules
+    make mutants MODULES="state tables/merge" SAMPLE=50 SEED=7  50 of a package and a module
 
-The pure core is what lies at the root of connector/ and in its pure packages. Of the others, only
-the readers of `kafka/consume` have quick tests. The tests of connector/PACKAGE/MODULE.py are the
-files of tests/unit/PACKAGE that import it, and the files of tests/property and tests/golden that
-import it. They run in copies of the working tree, in a temporary folder, two at a time. Each run is
-a fork of this process, which has imported what all tests need. Hypothesis draws the same examples
-each time, and does not shrink what it finds. A change is noticed if a test fails, or if the tests
-take several times what they take otherwise.
+They are drawn from a new seed, which is printed, or from SEED.
+
+The core is what lies at the root of connector/, in its pure packages and in `lake`. Of the others,
+only the readers of `kafka/consume` have quick tests. The tests of connector/PACKAGE/MODULE.py are
+the files of tests/unit/PACKAGE that import it, and the files of tests/property and tests/golden
+that import it (`tests.covering`). They run in copies of the working tree, in a temporary folder,
+two at a time. Each run is a fork of this process, which has imported what all tests need. All draw
+the same random choices each time, and Hypothesis does not shrink what it finds. A change is noticed
+if a test fails, or if the tests take several times what they take otherwise.
 
 Why not a library: mutmut 3.8 changes neither properties nor what stands outside functions, leaves
 out no statement and changes every string; cosmic-ray 8.7 starts pytest anew for each change, leaves
@@ -52,19 +54,21 @@ MEMORY = 8 * 2**30
 LONGEST_S = 900
 # Of tests that wait for a mock cluster. They take 30 s on an idle machine.
 LONGEST_MOCKED_S = 240
-PURE = (
+PACKAGES = (
     "records",
     "tables",
     "watermarks",
     "dead_letters",
     "write_streams",
+    "sources",
     "state",
     "reports",
     "config",
+    "lake",
 )
 # Not pure, and yet with quick tests, against librdkafka's mock cluster.
 MOCKED = {"kafka/consume": ("tests/unit/kafka/test_change_consumer.py",)}
-COPIED = ("connector", "tests", "schemas", "docs")
+COPIED = ("benchmarks", "connector", "deploy", "docs", "examples", "schemas", "tests")
 PYTEST = (
     "-x",
     "-q",
@@ -73,6 +77,7 @@ PYTEST = (
     "-pno:cacheprovider",
     "-pno:xdist",
     "-otimeout=0",
+    "--seed=1",
 )
 # What this process has imported, pytest can rewrite no more.
 EXPECTED = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
@@ -157,7 +162,7 @@ def core_of(root: Path) -> list[str]:
     package = root / "connector"
     found = [
         path
-        for place in (package, *(package / name for name in (*PURE, *MOCKED)))
+        for place in (package, *(package / name for name in (*PACKAGES, *MOCKED)))
         for path in place.glob("*.py")
     ]
     return sorted(
@@ -334,7 +339,10 @@ def main() -> None:
         description="Does each of many small changes of the code fail a test?",
     )
     parser.add_argument(
-        "modules", nargs="*", metavar="MODULE", help="modules of the core (default: all)"
+        "modules",
+        nargs="*",
+        metavar="MODULE",
+        help="modules and packages of the core (default: all)",
     )
     parser.add_argument(
         "--sample", type=int, default=300, help="how many changes to try (default: 300)"
@@ -357,11 +365,12 @@ def main() -> None:
     options = parser.parse_args()
     root, started = Path.cwd(), time.monotonic()
     core = core_of(root)
-    if unknown := set(options.modules) - set(core):
+    if unknown := set(options.modules) - set(core) - {_package(module) for module in core}:
         parser.error(
             f"no module of the core: {', '.join(sorted(unknown))}; there are {', '.join(core)}"
         )
-    mutants, total = draw(root, options.modules or core, options.sample, options.seed)
+    modules = [one for one in core if {one, _package(one)} & set(options.modules or core)]
+    mutants, total = draw(root, modules, options.sample, options.seed)
     tests = {
         module: tests_of(root, module) for module in sorted({mutant.module for mutant in mutants})
     }

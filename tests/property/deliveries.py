@@ -80,7 +80,8 @@ class Simulation:
     Kafka, with a last heartbeat of each stream partition.
 
     An announcement has several parts, in any order and some of them twice. Between two parts, there
-    may be other records. Some roots are announced once, write one change, and end; others are not
+    may be other records. But Kafka's client gives up after minutes, so no part comes after the
+    retention. Some roots are announced once, write one change, and end; others are not
     announced any more after others announce their stream partitions. All this is not so in a
     `steady` simulation, because who reads from the middle may not learn of it.
     """
@@ -126,6 +127,9 @@ class Simulation:
             [8, 12, 4, 1, 1, 0.5, 4, 0.3, 1, 1, 0.3, 0.5],
         )[0]
         what()
+        for control in self.controls:
+            if self._oldest_part(control) < self.clock - RETENTION:
+                self._flush(control)
 
     def finish(self) -> None:
         self.clock += 1
@@ -195,6 +199,11 @@ class Simulation:
         for k, queue in producer.unacknowledged.items():
             self.logs[k].extend(queue)
             queue.clear()
+
+    def _oldest_part(self, control: Producer) -> int:
+        queues = control.unacknowledged.values()
+        parts = [one.lineage.start_timestamp for queue in queues for one in queue if one.lineage]
+        return min(parts, default=self.clock)
 
     def _tick(self) -> None:
         self.clock += self.rng.randint(1, 3)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from connector.watermarks import stream_partition
 from connector.write_streams.releases import ReleaseProgress, Withheld
-from tests.examples import examples
+from tests.examples import draws, examples
 from tests.property.release_reader import (
     Changelog,
     Count,
@@ -188,10 +188,8 @@ def is_noticed(
     unreliable: float = 0.0,
 ) -> bool:
     """Whether the law fails in one of 300 simulations. Most need three."""
-    for number in range(300):
-        simulation = ReleaseSimulation(
-            Random(f"{seed}/{number}"), unreliable=unreliable, holds=holds
-        )
+    for drawn in draws(seed, range(300)):
+        simulation = ReleaseSimulation(Random(drawn), unreliable=unreliable, holds=holds)
         try:
             run(simulation, count, expiry)
         except AssertionError as error:

@@ -13,7 +13,7 @@ from connector.records.rejection import Position
 from connector.watermarks.reader_state import ReaderState
 from connector.watermarks.tracker import WatermarkTracker
 from connector.watermarks.transactions import TransactionAssembler, WholeTransaction
-from tests.examples import examples
+from tests.examples import draws, examples
 from tests.property.transactions import MakeAssembler, TransactionSimulation, read_range, run
 
 rngs = st.integers(0, 2**64 - 1).map(Random)
@@ -139,5 +139,5 @@ def test_the_simulation_notices_a_wrong_assembler(
 ) -> None:
     """The check is tried itself: each way to get it wrong must be found."""
     with pytest.raises((AssertionError, KeyError)):
-        for number in range(300):
-            run(Random(f"{seed}/{number}"), of(kind))
+        for drawn in draws(seed, range(300)):
+            run(Random(drawn), of(kind))

@@ -26,6 +26,9 @@ WHOLE_TEST = """
 import pytest
 from connector.whole import clamped
 
+def test_random_choices_are_the_same_in_each_run(pytestconfig):
+    assert pytestconfig.getoption("--seed") == "1"
+
 @pytest.mark.parametrize("value, seen", [(-9, -1), (-1, -1), (1, 1), (2, 2), (9, 2)])
 def test_clamped(value, seen):
     assert clamped(value, -1, 2) == seen
@@ -66,6 +69,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "connector/emptied.py": EMPTIED,
     }
     files |= {
+        "tests/conftest.py": "def pytest_addoption(parser): parser.addoption('--seed')",
         "tests/unit/test_whole.py": WHOLE_TEST,
         "tests/unit/test_holed.py": HOLED_TEST,
         "tests/unit/test_emptied.py": EMPTIED_TEST,
@@ -257,6 +261,27 @@ def test_tests_of_a_module_are_its_own_the_laws_and_those_of_its_only_importer()
         "tests/unit/records/test_avro_encoder.py",
         "tests/property/test_codec_roundtrip.py",
     } <= encoder
+
+
+def test_a_package_without_a_folder_of_tests_has_them_in_all_folders() -> None:
+    assert "tests/unit/state/test_overrides.py" in tool.tests_of(ROOT, "lake/overrides")
+    assert "tests/unit/cli/test_read.py" not in tool.tests_of(ROOT, "state/jobs")
+
+
+def test_a_module_that_no_test_imports_has_the_tests_of_its_importers() -> None:
+    rows = set(tool.tests_of(ROOT, "sources/rows"))
+    assert set(tool.tests_of(ROOT, "sources/upsert")) <= rows
+    assert set(tool.tests_of(ROOT, "sources/define")) <= rows
+    assert "tests/unit/sources/test_sequencers.py" not in rows
+
+
+def test_the_copy_has_all_that_quick_tests_read(tmp_path: Path) -> None:
+    copy = tool.copied(ROOT, tmp_path / "copy")
+    of_pages = {"deploy", "docs", "examples", "benchmarks", "schemas"}
+    assert {"connector", "tests", "Makefile", "README.md", *of_pages} <= {
+        path.name for path in copy.iterdir()
+    }
+    assert not (copy / ".git").exists()
 
 
 @pytest.mark.systems

@@ -59,6 +59,7 @@ def test_a_stored_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path = f"{tmp_path}/a/b.json"
     write_at(path, "first")
     write_at(path, "2")
+    assert Path(path).stat().st_mode & 0o133 == 0, "no other user writes it, and it is no program"
     assert text_at(path) == "2"
     assert [entry.name for entry in (tmp_path / "a").iterdir()] == ["b.json"]
 

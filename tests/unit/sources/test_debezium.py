@@ -101,6 +101,7 @@ def test_a_row_of_a_snapshot_has_no_transaction(bench, snapshot):
         assert event.is_snapshot
         assert (event.commit.transaction, event.commit.sequence) == ("", 0)
         assert (event.commit.time, event.commit.after) == (TIME, (LSN - 8,))
+        assert event.commit.log_position == COMMIT.log_position
 
 
 def test_an_update_without_a_toast_value_keeps_it(bench):

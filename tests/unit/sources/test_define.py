@@ -90,6 +90,25 @@ def test_a_schema_of_debezium_is_a_table(schema: dict[str, Any]) -> None:
     assert without.key == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("dbz.public.customers.Envelope", "public.customers"),
+        ("dbz.public.customers.Value", "public.customers"),
+        ("public.customers.Other", "public.customers.Other"),
+        ("shop.Value", "shop.Value"),
+    ],
+)
+def test_the_name_of_a_schema_of_debezium_has_the_prefix_of_its_topics(
+    name: str, source: str
+) -> None:
+    """SRC-5: `Value` is the end of the name of a flattened row."""
+    row = {"type": "struct", "name": name, "fields": [{"type": "int64", "field": "id"}]}
+    given = envelope() | {"name": name} if name.endswith("Envelope") else row
+    (table,) = tables_of([json.dumps(given)], ["id"])
+    assert table.source == source
+
+
 def test_values_without_keys_need_the_names_of_the_key_columns() -> None:
     """SRC-5: an event of Debezium, and a row."""
     (event,) = tables_of([json.dumps(payload("c", {"id": 7, "name": "Ann"}))], ["id"])

@@ -67,6 +67,20 @@ def deep(depth: int) -> dict[str, Any]:
     return {"type": "array", "items": deep(depth - 1)} if depth else {"type": "int8"}
 
 
+def boxed(depth: int) -> dict[str, Any]:
+    """Structs within each other."""
+    inner = {"type": "int8"} if depth == 1 else boxed(depth - 1)
+    return {"type": "struct", "fields": [{**inner, "field": "f"}]}
+
+
+def test_types_within_each_other_have_a_limit() -> None:
+    """SRC-6: 32 of Connect, whether they are lists or structs."""
+    for made in (deep, boxed):
+        assert connect_field(made(32)).parts
+        with pytest.raises(UnreadableSchemaError, match="more than 32 types"):
+            connect_field(made(33))
+
+
 WRONG_CONNECT: dict[str, Any] = {
     "a struct without fields": {"type": "struct"},
     "a field without a name": {"type": "struct", "fields": [{"type": "int8"}]},
@@ -143,6 +157,21 @@ def test_a_key_of_avro_without_fields_is_no_key_of_debezium() -> None:
         format_.fields(b"no framing")
     with pytest.raises(MISFITS):
         JsonFormat().fields(b"7")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"payload":{"schema":1},"id":7}',
+        '{"schema":{"type":"int8"},"id":7}',
+        '{"schema":5,"payload":{"id":1}}',
+    ],
+)
+def test_a_row_may_have_columns_with_the_names_of_the_framing(text: str) -> None:
+    """SRC-3: only a record with both, whose schema is an object or null, has a schema."""
+    row = JsonFormat().fields(text.encode())
+    assert row is not None
+    assert {name: json.loads(bytes(raw)) for name, raw in row.values.items()} == json.loads(text)
 
 
 def test_decimals_and_texts_beyond_all_types() -> None:

@@ -92,6 +92,23 @@ def test_the_type_of_a_key_column_is_one_that_keys_have():
         assert part.type == expected
 
 
+def test_the_definition_of_an_operator_is_declared_for_stored_and_new_tables():
+    """SRC-5, EVO-2."""
+    stored, fields = merged(None, SOURCE, [ID], []).table, [Shown("a", INT)]
+    asked: list[SourceTable] = []
+
+    def overridden(table: SourceTable):
+        asked.append(table)
+        return definition_of(table)
+
+    tables = KnownTables([stored], overridden=overridden)
+    assert tables.declared == {SOURCE: definition_of(stored)}
+    new = tables.meet("public.other", [ID], fields)
+    assert tables.declared["public.other"] == definition_of(new)
+    assert asked == [stored, new]
+    assert KnownTables([stored], overridden=lambda table: None).declared == {}
+
+
 HOSTILE = [
     "_id",
     "e-mail",

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from connector.records.model import ChildPartition, ChildPartitions
+from connector.records.model import ChildPartition, ChildPartitions, Transaction, Truncate
 from connector.state.batch_counts import RowCounts, counts_of
 from connector.state.source_checks import Ignored, SchemaFields
 from connector.state.stream_progress import Progress
@@ -20,6 +20,17 @@ BEFORE = Progress(frontier=Frontier(2, {"p": StreamPartition(claims={0: 50}, epo
 def test_the_counts_of_no_rows_are_those_of_an_empty_batch() -> None:
     result = counts_of(RowCounts(), Progress(), 2, {})
     assert (result.records, result.claims) == (0, BatchClaims(2))
+
+
+def test_a_truncation_declares_its_transaction_as_a_change_does() -> None:
+    """ING-2, EVO-13: only a transaction of several records can lack one."""
+    truncations = [
+        Truncate("p", "t", size, 0, Transaction("id", 0, False, size)) for size in (1, 2, 300)
+    ]
+    rows = RowCounts(declared=5, truncations=dict.fromkeys([*truncations, Truncate("p", "t", 9)]))
+    result = counts_of(rows, Progress(), 2, {})
+    assert result.declared == 5 + 2
+    assert result.truncations == (*truncations, Truncate("p", "t", 9))
 
 
 def test_claims_without_effect_are_found_in_what_was_read_before() -> None:

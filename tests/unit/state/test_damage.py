@@ -25,7 +25,7 @@ from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.small_tables import as_arrow
 from connector.lake.state_reader import progress_of
-from connector.state.damage import explained, reading
+from connector.state.damage import data_file_damaged, explained, reading
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.overrides import ClosePartition, Override
@@ -291,6 +291,36 @@ def test_a_missing_key_is_named() -> None:
     stored: dict[str, object] = {}
     with pytest.raises(TableError, match="The key 'progress' is missing"), reading("/w/t"):
         TableState.from_json(stored["progress"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [AttributeError, KeyError, RecursionError, TypeError, ValueError])
+def test_an_unreadable_value_is_an_error_with_its_cause(error: type[Exception]) -> None:
+    """TBL-14."""
+    with pytest.raises(TableError) as caught, reading("/w/t"):
+        raise error("a cause")
+    assert caught.value.code == "COMMIT_UNREADABLE"
+    assert "a cause" in str(caught.value)
+
+
+def test_an_error_of_the_disk_is_not_one_of_metadata() -> None:
+    with pytest.raises(OSError, match="full"), reading("/w/t"):
+        raise OSError("full")
+
+
+@pytest.mark.parametrize(
+    ("path", "table", "remedy"),
+    [
+        (places.data("/w/tables/t"), "t", "rebuild the table from the changelog"),
+        (places.changelog("/w", "s"), None, "move the folder /w/streams/s and those of the tables"),
+    ],
+)
+def test_a_damaged_data_file_says_what_to_do_without_a_backup(
+    path: str, table: str | None, remedy: str
+) -> None:
+    """TBL-14."""
+    error = data_file_damaged(path, "a.parquet")
+    assert error.fields.get("table") == table
+    assert f"Restore the file from a backup. Without a backup, {remedy}" in str(error)
 
 
 def test_a_form_that_can_be_read_is_left_alone() -> None:

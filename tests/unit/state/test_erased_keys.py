@@ -55,7 +55,9 @@ def test_without_its_secret_no_erased_row_is_known(tmp_path: Path) -> None:
     assert overrides.erasure_secret(secret) == overrides.erasure_secret(b"other") == secret
     overrides.add(record("a", 30))
     assert overrides.erased("s") == ErasedKeys(secret, {"a": 30}, frozenset({"t"}))
-    Path(paths.erasure_secret(str(tmp_path))).unlink()
+    file = Path(paths.erasure_secret(str(tmp_path)))
+    assert file.stat().st_mode & 0o777 == 0o600, "no other user reads it"
+    file.unlink()
     for ask in (
         lambda: Overrides(str(tmp_path)).erased("s"),
         lambda: overrides.erasure_secret(b""),

@@ -57,6 +57,7 @@ def test_a_stream_that_declares_nothing_is_never_checked() -> None:
 
 def test_a_check_is_due_once_a_minute_and_after_the_clock_was_set_back() -> None:
     checked = replace(NOT_CHECKED, declared=1).after(10, [], 5 * CHECK_EVERY_US)
+    assert not checked.is_due(20, 5 * CHECK_EVERY_US)
     assert not checked.is_due(20, 6 * CHECK_EVERY_US - 1)
     assert checked.is_due(20, 6 * CHECK_EVERY_US)
     assert checked.is_due(20, CHECK_EVERY_US)
@@ -229,6 +230,7 @@ def test_the_cut_and_the_horizon_stay_below_an_incomplete_transaction() -> None:
     assert progress.cut(2, 300).low_watermark == 10, "the stream does not wait"
     cut = progress.cut(2, 300, WAIT // 1_000_000)
     assert (cut.low_watermark, cut.ignores_watermark) == (4, False)
+    assert not progress.cut(WAIT, 300, WAIT // 1_000_000).ignores_watermark
     late = progress.cut(1 + WAIT, 300, WAIT // 1_000_000)
     assert (late.low_watermark, late.ignores_watermark) == (4, True), "no consistent cut"
     assert BatchCounts(changes=1, declared=1).records == 1

@@ -18,9 +18,11 @@ from connector.lake import small_tables
 from connector.lake.jobs import History, batches
 from connector.state.jobs import (
     RECOMMENDED_OVER_S,
+    SUMMED,
     CutRecord,
     Job,
     JobKind,
+    JobSum,
     Period,
     keeps_bound,
     p95_s,
@@ -248,6 +250,9 @@ def test_sums_by_hour_and_by_day_have_each_job_once(drawn: list[tuple[JobKind, i
     ]
     hours, days = sums_by(Period.HOUR, jobs), sums_by(Period.DAY, jobs)
     for sums in (hours, days):
+        for name in SUMMED:
+            expected = sum(getattr(job, name) for job in jobs)
+            assert sum(getattr(found, name) for found in sums) == expected, name
         assert sum(found.jobs for found in sums) == len(jobs)
         assert sum(found.failed for found in sums) == sum(bool(job.error) for job in jobs)
         assert sum(found.duration_us for found in sums) == sum(
@@ -258,6 +263,13 @@ def test_sums_by_hour_and_by_day_have_each_job_once(drawn: list[tuple[JobKind, i
         within = [h for h in hours if h.kind == day.kind and h.since - h.since % DAY == day.since]
         assert sum(hour.changes for hour in within) == day.changes
         assert sum(hour.cpu_us for hour in within) == day.cpu_us
+
+
+def test_a_job_of_which_nothing_is_known_adds_nothing() -> None:
+    """JOB-1."""
+    empty = {"since": 0, "kind": JobKind.APPLY, "jobs": 1}
+    assert sums_by(Period.DAY, [Job(JobKind.APPLY, "t", 5, 5)]) == [JobSum(**empty)]
+    assert {getattr(JobSum(**empty), name) for name in (*SUMMED, "failed", "duration_us")} == {0}
 
 
 def test_batches_are_read_from_the_log_of_the_changelog(tmp_path: Path) -> None:
@@ -273,7 +285,7 @@ def test_batches_are_read_from_the_log_of_the_changelog(tmp_path: Path) -> None:
             "ingest_batch": batch,
             "topic_read_at": 5,
             "start_offsets": {"0": batch * 10 - 10},
-            "end_offsets": {"0": batch * 10},
+            "end_offsets": {"0": batch * 10} | ({"1": 4} if batch == 3 else {}),  # one was added
             "progress": progress,
         }
         commit(path, [{"kind": "change"}] * batch, types, stored)
@@ -285,7 +297,7 @@ def test_batches_are_read_from_the_log_of_the_changelog(tmp_path: Path) -> None:
     log("batch", 3, 3, 9, 3)
     found = list(batches(str(tmp_path), "s"))
     assert [(b.to_batch, b.changes, b.letters, b.rows_read, b.rows_written) for b in found] == [
-        (3, 0, 0, 10, 3),
+        (3, 0, 0, 14, 3),
         (2, 5, 3, 10, 2),
         (1, 4, 0, 10, 1),
     ]

@@ -150,6 +150,34 @@ def test_a_hint_beyond_the_newest_commit_is_damage(checkpoints: list[int]) -> No
     assert result(log(5, 3) | {HINT: b'{"version":9,"size":9}'}, 4) is None
 
 
+EMPTY, CUT = "has 0 bytes", "is cut, or its bytes were replaced"
+
+
+@pytest.mark.parametrize(
+    ("second", "is_read", "file", "what"),
+    [
+        (b"", True, 1, EMPTY),
+        (b"", False, 1, EMPTY),
+        (CHECKPOINT[:-1], True, 1, CUT),
+        (None, True, 0, "is a part of a checkpoint, and other parts are missing"),
+        (None, False, 0, "is a part of a checkpoint, and other parts are missing"),
+    ],
+)
+def test_the_damage_of_a_checkpoint_has_its_name_and_its_kind(
+    second: bytes | None, is_read: bool, file: int, what: str
+) -> None:
+    """TBL-14: with the content of the files, or by their sizes only."""
+    parts = [f"{3:020}.checkpoint.{part:010}.{2:010}.parquet" for part in (1, 2)]
+    files = log(5, cleaned_below=2) | dict.fromkeys(parts, CHECKPOINT)
+    files |= {} if second is None else {parts[1]: second}
+    if second is None:
+        del files[parts[1]]
+    sizes = {name: len(content) for name, content in files.items()}
+    damage = log_damage(sizes, files.__getitem__ if is_read else None)
+    assert damage is not None
+    assert (damage.file, damage.what) == (parts[file], what)
+
+
 def test_a_folder_without_commits_has_no_damage() -> None:
     """`resumable`: the process that made the log was killed before its first commit."""
     assert result({}) is None

@@ -186,7 +186,8 @@ def test_a_clean_up_is_due_again_after_the_retention() -> None:
     now = 100 * DAY_US
     assert due([], now, last=now - HOUR_US)
     assert not due([], now, last=now - HOUR_US + 1)
-    assert due([], now, last=now - DAY_US, retention_s=30 * 86_400)
+    assert due([], now, last=now - 86_400_000_000, retention_s=30 * 86_400)
+    assert not due([], now, last=now - 86_399_999_999, retention_s=30 * 86_400)
     assert not due([], now, last=now - HOUR_US, newest_at=now - 2 * HOUR_US - 1), (
         "all that was removed was old by then"
     )

@@ -30,11 +30,33 @@ def test_files_are_replaced_only_with_the_mark_of_delta(
     assert changes_no_row(files[1:]) == is_neutral
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_neutral"),
+    [
+        ("commitInfo", True),
+        ("txn", True),
+        ("metaData", True),
+        ("protocol", True),
+        ("domainMetadata", True),
+        ("cdc", False),
+        ("an action of a later version", False),
+    ],
+)
+def test_only_known_actions_change_no_row(kind: str, *, is_neutral: bool) -> None:
+    """RUN-3."""
+    files = [{one: {"path": one, "dataChange": False}} for one in ("add", "remove")]
+    assert changes_no_row([{kind: {}}]) == is_neutral
+    assert changes_no_row([{kind: {}}, *files]) == is_neutral
+
+
 def test_a_missing_part_of_a_form_has_not_changed() -> None:
     whole, empty = form(), TableForm()
     assert whole.is_whole
     assert not empty.is_given
     assert empty.is_that_of(whole)
+    for part in (TableForm(table=whole.table), TableForm(features=whole.features)):
+        assert (part.is_given, part.is_whole) == (True, False)
+        assert part.or_else(whole) == whole
     assert empty.or_else(whole) == whole
     assert not whole.is_that_of(empty)
 

@@ -15,7 +15,10 @@ from connector.errors import ConfigError, TableError
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import as_arrow, select
+from connector.state.accepted_losses import AcceptLoss
 from connector.state.commits import stored_in
+from connector.state.erased_keys import EraseKey
+from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import (
     ClosePartition,
     Override,
@@ -31,7 +34,10 @@ from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.stored_definition import stored_column
 from connector.tables.values import DataType
+from connector.write_streams.releases import ReleaseRows
 from tests.unit.warehouses import commit
+
+Request = ClosePartition | ReleaseTransaction | ReleaseRows | AcceptLoss | EraseKey
 
 NOTE = Column("note", "f", b"note", DataType.STRING)
 
@@ -90,6 +96,16 @@ def test_a_pace_is_set_beside_a_bound_and_unset_without_it(tmp_path: Path) -> No
     assert (overrides.bounds(), overrides.paces()) == ({"one": 60, "other": 20}, {})
     assert pace_in_force(table, overrides.bounds(), overrides.paces()) == 50
     assert pace_in_force(defined("third", 600), {}, {}) == 300
+
+
+def test_a_setting_that_no_table_has_is_not_stored_but_the_oldest_always_is(tmp_path: Path) -> None:
+    """JOB-2, TBL-20: a commit without bounds would not be one of lowmark."""
+    overrides, path = Overrides(str(tmp_path)), places.overrides(str(tmp_path))
+    overrides.set(Override("apply_every_s", "one", 7, 1, "ann"))
+    assert newest_stored(path) == {"max_staleness_s": {}, "apply_every_s": {"one": 7}}
+    assert (overrides.bounds(), overrides.paces()) == ({}, {"one": 7})
+    overrides.set(Override("apply_every_s", "one", None, 2, "ann"))
+    assert newest_stored(path) == {"max_staleness_s": {}}
 
 
 def test_two_operators_at_once_do_not_undo_each_other(tmp_path: Path) -> None:
@@ -173,6 +189,40 @@ def test_a_newest_commit_of_another_program_is_not_no_closed_partitions(
     DeltaTable(path).restore(1)
     overrides.add(replace(request, stream_partition="q"))
     assert [one.number for one in overrides.requests(ClosePartition, "s", above=0)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ClosePartition(0, "s", "p", "gone", 1, "ann"),
+        ReleaseTransaction(0, "s", "t", "gone", 1, "ann", 9),
+        ReleaseRows(0, "s", 9, "gone", 1, "ann"),
+        AcceptLoss(0, "s", "t", "{}", "gone", 1, "ann"),
+        EraseKey(0, "s", "t", "ff", 5, "gone", 1, "ann"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_the_number_of_a_request_is_above_all_numbers_before_it(
+    tmp_path: Path, request_: Request
+) -> None:
+    """WMK-8, ING-2, WRS-18, RUN-7, OPR-2: ingest takes each request once, by its number. The other
+    requests of a process, and those of other streams, count too.
+    """
+    overrides, other = Overrides(str(tmp_path)), Overrides(str(tmp_path))
+    for of in (overrides, other, overrides):
+        of.add(request_)
+    other.add(replace(request_, number=7))
+    other.add(replace(request_, stream="it's another"))
+    overrides.add(replace(request_, number=3))
+
+    def numbers(stream: str, above: int) -> list[int]:
+        made = overrides.requests(type(request_), stream, above=above)
+        assert made == [replace(request_, number=one.number, stream=stream) for one in made]
+        return [one.number for one in made]
+
+    assert numbers("s", 0) == [1, 2, 3, 7, 9]
+    assert numbers("it's another", 0) == [8]
+    assert (numbers("s", 7), numbers("s", 8), numbers("s", 9)) == ([9], [9], [])
 
 
 @pytest.mark.parametrize("stored", [{"one": "x"}, {"one": 1.5}, {"one": None}, [], "x", 5])

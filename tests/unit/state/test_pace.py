@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.errors import ConfigError
 from connector.state.pace import (
     APPLY_EVERY_S,
     MIN_APPLY_EVERY_S,
     SMOOTH_S,
     ApplySchedule,
     RateLimit,
+    check_rate,
     pace_s,
 )
 
@@ -152,3 +155,16 @@ def test_a_busy_program_gets_the_whole_rate(per_second: float, number: int) -> N
 def test_actions_are_grouped_by_a_tenth_of_a_second() -> None:
     """PUB-7: a replay sends so many dead letters in a transaction."""
     assert [RateLimit(rate).at_once for rate in (0.5, 9, 50, 20_000)] == [1, 1, 5, 2000]
+
+
+@pytest.mark.parametrize("per_second", [None, 0.001, 1, 1_000_000])
+def test_a_rate_within_the_limits_is_allowed(per_second: float | None) -> None:
+    """PUB-7: None is no limit."""
+    check_rate(per_second)
+
+
+@pytest.mark.parametrize("per_second", [-1, 0, 0.000_999, 1_000_000.1, math.inf, math.nan])
+def test_a_rate_beyond_the_limits_is_refused(per_second: float) -> None:
+    """PUB-7."""
+    with pytest.raises(ConfigError, match=r"max_changes_per_s.*from 0\.001 to 1,000,000, or None"):
+        check_rate(per_second)

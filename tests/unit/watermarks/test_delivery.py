@@ -31,19 +31,20 @@ steps = st.lists(
 def test_the_oldest_open_change_is_the_smallest_that_is_under_way_or_failed(
     plan: list[tuple[int, str, int]],
 ) -> None:
-    delivery, under_way, failed = Delivery(), [], set()
+    delivery, under_way, failed, added = Delivery(), [], set(), 0
     for number, (timestamp, fate, which) in enumerate(plan):
         sent = change(timestamp, number)
-        delivery.sent(sent)
+        added += delivery.sent(sent)
         under_way.append(sent)
         if fate != "later":
             settled = under_way.pop(which % len(under_way))
             if fate == "acknowledged":
-                delivery.acknowledged(settled)
+                added += delivery.acknowledged(settled)
             else:
-                delivery.lost(settled, "why")
+                added += delivery.lost(settled, "why")
                 failed.add(settled)
         assert delivery.under_way == len(under_way)
+        assert added == len(delivery.failed) == len(failed)
         assert delivery.oldest_failed() == min((c.commit_timestamp for c in failed), default=None)
         assert delivery.oldest_open() == min(
             (c.commit_timestamp for c in [*under_way, *failed]), default=None
@@ -53,8 +54,8 @@ def test_the_oldest_open_change_is_the_smallest_that_is_under_way_or_failed(
 def test_a_failed_change_that_is_sent_again_is_no_longer_failed() -> None:
     delivery = Delivery()
     delivery.sent(change(5))
-    delivery.lost(change(5), "no broker")
-    delivery.sent(change(5))
+    assert delivery.lost(change(5), "no broker") == 1
+    assert delivery.sent(change(5)) == -1
     assert delivery.oldest_failed() is None, "it is under way"
     assert delivery.oldest_open() == 5
     delivery.acknowledged(change(5))
@@ -72,6 +73,14 @@ def test_one_delivered_copy_of_a_failed_change_is_enough() -> None:
     delivery.sent(change(5))
     delivery.acknowledged(change(5))
     assert delivery.oldest_open() is None
+
+
+def test_an_acknowledged_copy_takes_back_the_failure_of_the_other_one() -> None:
+    delivery = Delivery()
+    assert [delivery.sent(change(5)), delivery.sent(change(5))] == [0, 0]
+    assert delivery.lost(change(5), "no broker") == 1
+    assert delivery.acknowledged(change(5)) == -1
+    assert not delivery.failed
 
 
 def test_a_failed_heartbeat_holds_back_no_later_one() -> None:

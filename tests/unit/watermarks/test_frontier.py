@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from connector.records.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
+from connector.watermarks import advance as rules
 from connector.watermarks.advance import advance
 from connector.watermarks.frontier import (
     UNKNOWN,
@@ -16,7 +17,7 @@ from connector.watermarks.frontier import (
     Stall,
     is_claim,
 )
-from connector.watermarks.stream_partition import KeyRange
+from connector.watermarks.stream_partition import KeyRange, StreamPartition
 
 KAFKA_PARTITIONS = 2
 
@@ -591,6 +592,41 @@ def test_a_stall_has_the_kafka_partition_and_its_start() -> None:
         Stall("b", 1, 0, 100),
         Stall("a", 0, 60, 200),
     ]
+
+
+def test_the_two_newest_announcements_of_a_root_stay_in_each_kafka_partition() -> None:
+    """WMK-6: also a later part of the older one counts. What is older says nothing."""
+    everywhere, first = [lineage(announcement("a", start=n)) for n in (1, 2)], (0,)
+    frontier = after(*everywhere, lineage(announcement("a", start=3), read_in=first))
+
+    def read_in(frontier: Frontier) -> dict[int, set[int]]:
+        return {at: set(one.read_in) for (_, at), one in frontier.announcements.items()}
+
+    assert read_in(frontier) == {1: {1}, 2: {0, 1}, 3: {0}}
+    part = announcement("b", start=2)
+    assert "b" in after(lineage(part, read_in=first), frontier=frontier).partitions
+    older = announcement("b", start=1)
+    assert "b" not in after(lineage(older, read_in=first), frontier=frontier).partitions
+
+
+@pytest.mark.parametrize(
+    ("old", "kept"),
+    [
+        ({"r1", "r2"}, {"r2"}),
+        ({"r1"}, set()),
+        ({"r2"}, set()),
+        ({"r1", "r2", "alone"}, {"r2"}),
+    ],
+)
+def test_of_old_roots_that_join_the_same_the_youngest_stays(old: set[str], kept: set[str]) -> None:
+    """WMK-9: both roots have both stream partitions below them. One that is not old joins them
+    first.
+    """
+    keys = (KeyRange(b"", b"m"), KeyRange(b"m", None))
+    of_both = frozenset(["r1", "r2"])
+    below = {str(n): StreamPartition(roots=of_both, key_range=one) for n, one in enumerate(keys)}
+    below["2"] = StreamPartition(roots=frozenset(["alone"]), key_range=KeyRange(b"", None))
+    assert rules._connecting(below, old, {"r1": 5, "r2": 9, "alone": 7}) == kept
 
 
 def test_the_low_watermark_is_stalled_from_when_it_last_moved() -> None:

@@ -58,6 +58,9 @@ def test_an_older_epoch_behind_a_newer_one_is_found() -> None:
     assert older_producer(3, [EpochRun(5, 0, 9)], 6) == OlderProducer(3, 5, 6)
     assert older_producer(3, [EpochRun(5, 0, 3), EpochRun(7, 4, 6)], 5) is None
     assert older_producer(3, [], 9) is None
+    three = [EpochRun(5, 0, 9), EpochRun(6, 3, 9), EpochRun(7, 4, 6)]
+    for runs in (three, three[::-1]):
+        assert older_producer(3, runs, 0) == OlderProducer(3, 6, 7), "the greatest of the older"
 
 
 def test_an_epoch_makes_no_stream_partition_known() -> None:

@@ -193,6 +193,16 @@ def test_a_program_that_never_acknowledges_gets_an_error() -> None:
     assert caught.value.code == "TRANSACTIONS_UNACKNOWLEDGED"
 
 
+def test_staged_rows_that_are_not_acknowledged_have_a_limit() -> None:
+    """SUB-3: 256 bytes each. One is always handed out."""
+    for most, taken in ((1024, 4), (1023, 3), (256, 1), (1, 1)):
+        reader = announced(most=most)
+        assert len(read(reader, *map(row, range(taken)))) == taken
+        with pytest.raises(ConnectorError) as caught:
+            read(reader, row(taken))
+        assert caught.value.code == "TRANSACTIONS_UNACKNOWLEDGED"
+
+
 def test_a_state_continues_after_what_was_acknowledged() -> None:
     """SUB-3: nothing that was acknowledged comes twice, and nothing is left out."""
     reader = announced()
