@@ -380,7 +380,11 @@ def caught_up(source: Source, stream: Stream, tables: tuple[str, ...]) -> None:
     def bridge() -> BridgeStatus | None:
         return status(stream.config).streams[stream.name].bridge
 
-    source.until(lambda: (at := bridge()) is not None and not at.lag, f"behind: {bridge()}")
+    def is_done() -> bool:
+        at = bridge()
+        return at is not None and at.is_known and bool(at.heartbeat_at) and not at.lag
+
+    source.until(is_done, f"behind: {bridge()}")
     assert stream.rows() == source.rows(*tables)
 
 
