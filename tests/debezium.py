@@ -83,6 +83,7 @@ class Debezium:
 
     - `registry` is the URL of Apicurio's own API, for Avro.
     - `settings` are added to those of the connector.
+    - `further_jars` come before those of the lock.
     - `flush_ms`: a connector that is killed sends again what it sent since the last flush.
     """
 
@@ -93,6 +94,7 @@ class Debezium:
     format: Format = "json"
     registry: str = ""
     settings: dict[str, str] = field(default_factory=dict)
+    further_jars: tuple[Path, ...] = ()
     flush_ms: int = 5000
     port: int = 0
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
@@ -107,7 +109,7 @@ class Debezium:
         (self.folder / "log4j2.xml").write_text(_LOG4J)
         options = ["-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         options += [f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}"]
-        path = os.pathsep.join(map(str, jars(self.store)))
+        path = os.pathsep.join(map(str, (*self.further_jars, *jars(self.store))))
         files = [str(self.folder / name) for name in ("worker.properties", "connector.json")]
         main = "org.apache.kafka.connect.cli.ConnectStandalone"
         with self.log.open("ab") as log:

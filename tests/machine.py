@@ -13,7 +13,7 @@ from pathlib import Path
 
 from connector.errors import ConnectorError
 from connector.jars import JarStore
-from tests import debezium, postgres
+from tests import debezium, mariadb, postgres
 
 JAVA_NEEDED = 17
 REGISTRY_JAVA = 21
@@ -79,6 +79,12 @@ def why_no_postgres() -> str:
     return ""
 
 
+@cache
+def why_no_mariadb() -> str:
+    """Why tests with MariaDB cannot run here, or "" if they can."""
+    return "" if mariadb.SERVER.exists() else f"no MariaDB ({mariadb.SERVER} is not there)"
+
+
 def why_no_debezium(store: JarStore) -> str:
     """Why tests with Debezium cannot run here, or "" if they can. The first call on a machine
     downloads its jars.
@@ -120,6 +126,8 @@ def report() -> list[str]:
         lacks.append(f"the real schema registry: {why}")
     if why := why_no_postgres():
         lacks.append(f"a database and Debezium: {why}")
+    if why := why_no_mariadb():
+        lacks.append(f"MariaDB and Debezium: {why}")
     return lacks
 
 

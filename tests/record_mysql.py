@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
 from connector.jars import JarStore
 from connector.kafka import LocalBroker
-from connector.kafka.local.folder import HOST, free_port
-from tests.debezium import CONNECTOR, TRANSACTIONS, Debezium
+from tests.debezium import TRANSACTIONS, Debezium
+from tests.machine import why_no_mariadb
+from tests.mariadb import AS_MYSQL, MariaDb, started
 from tests.record_debezium import DEADLINE_S, read_topics
 from tests.recorded_topics import (
     Recording,
@@ -36,9 +33,6 @@ from tests.recorded_topics import (
     write_states,
 )
 
-DATABASE = "shop"
-OWNER = "mysql"
-SERVER = Path("/usr/sbin/mariadbd")
 KEYS = {"shop.products": ["id"], "shop.stock": ["shelf", "product"]}
 COLUMNS = {
     "shop.products": [
@@ -75,118 +69,43 @@ SCRIPT: tuple[tuple[str, ...], ...] = (
 AFTER_DDL = ("INSERT INTO stock VALUES ('new', 1, 1)",)
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    folder: Path
-    port: int
-
-    def run(self, text: str, database: str = DATABASE) -> str:
-        """Run statements in one connection. Raises `CalledProcessError`."""
-        command = ["mariadb", "--no-defaults", f"--socket={self.folder / 'socket'}", "-uroot"]
-        command += ["-N", "-B", "-r", "--default-character-set=utf8mb4", database]
-        return subprocess.run(
-            command, input=text, text=True, capture_output=True, check=True, timeout=60
-        ).stdout
-
-    def tables(self) -> Tables:
-        """The rows of all tables, as the texts of the server."""
-        tables: Tables = {}
-        for table, columns in COLUMNS.items():
-            texts = ", ".join(f"'{name}', {_text(name)}" for name in columns)
-            answer = self.run(f"SELECT JSON_OBJECT({texts}) FROM {table}")
-            rows: list[Texts] = [json.loads(line) for line in answer.splitlines()]
-            tables[table] = {key_of(row, KEYS[table]): row for row in rows}
-        return tables
+def tables_of(server: MariaDb) -> Tables:
+    """The rows of all tables, as the texts of the server."""
+    tables: Tables = {}
+    for table, columns in COLUMNS.items():
+        texts = ", ".join(f"'{name}', {_text(name)}" for name in columns)
+        answer = server.run(f"SELECT JSON_OBJECT({texts}) FROM {table}")
+        rows: list[Texts] = [json.loads(line) for line in answer.splitlines()]
+        tables[table] = {key_of(row, KEYS[table]): row for row in rows}
+    return tables
 
 
 def _text(column: str) -> str:
     return f"HEX({column})" if column == "data" else f"CAST({column} AS CHAR)"
 
 
-@contextmanager
-def started() -> Iterator[Server]:
-    with tempfile.TemporaryDirectory(prefix="lowmark-mariadb-", dir="/tmp") as name:
-        folder, port = Path(name), free_port()
-        user = []
-        if os.geteuid() == 0:
-            shutil.chown(folder, OWNER)
-            user = [f"--user={OWNER}"]
-        common = ["--no-defaults", f"--datadir={folder / 'data'}", *user]
-        install = ["mariadb-install-db", *common, "--auth-root-authentication-method=normal"]
-        subprocess.run(install, check=True, capture_output=True, timeout=300)
-        options = [f"--port={port}", f"--bind-address={HOST}", f"--socket={folder / 'socket'}"]
-        options += ["--log-bin=bin", "--binlog-format=ROW", "--binlog-row-image=FULL"]
-        options += ["--server-id=7", f"--pid-file={folder / 'pid'}", "--version=5.7.18-log"]
-        options += ["--default-time-zone=+00:00"]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [str(SERVER), *common, *options], cwd=folder, stdout=log, stderr=log
-            )
-        server = Server(folder, port)
-        try:
-            deadline = time.monotonic() + DEADLINE_S
-            while not _answers(server):
-                assert process.poll() is None, (folder / "log").read_text()[-2000:]
-                assert time.monotonic() < deadline, "the server does not start"
-                time.sleep(0.2)
-            server.run(f"CREATE DATABASE {DATABASE}", "mysql")
-            for host in ("localhost", HOST):
-                grant = f"GRANT ALL ON *.* TO debezium@'{host}' IDENTIFIED BY 'unused'"
-                server.run(grant, "mysql")
-            yield server
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _answers(server: Server) -> bool:
-    try:
-        return bool(server.run("SELECT 1", "mysql"))
-    except subprocess.CalledProcessError:
-        return False
-
-
-def connector(server: Server) -> dict[str, str]:
-    """The settings of Debezium."""
-    kept = ("tasks.max", "database.hostname", "topic.", "provide.", "skipped.")
-    return {
-        **{name: value for name, value in CONNECTOR.items() if name.startswith(kept)},
-        "connector.class": "io.debezium.connector.mysql.MySqlConnector",
-        "database.port": str(server.port),
-        "database.user": "debezium",
-        "database.password": "unused",
-        "database.server.id": "99",
-        "database.ssl.mode": "disabled",
-        "database.include.list": DATABASE,
-        # The lock of MySQL's own snapshot is another one in MariaDB.
-        "snapshot.locking.mode": "none",
-        "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
-        "schema.history.internal.file.filename": str(server.folder / "history"),
-    }
-
-
 def record(folder: Path) -> None:
     store = JarStore.from_environment(os.environ)
     with ExitStack() as stack:
-        server = stack.enter_context(started())
+        server = stack.enter_context(started(AS_MYSQL))
         broker = stack.enter_context(LocalBroker.start(folder / "broker", store))
         servers = broker.bootstrap_servers
         debezium = Debezium(folder / "connect", store, servers, server.port, "json-schema")
-        debezium.settings = connector(server)
+        debezium.settings = server.debezium()
         stack.callback(debezium.kill)
         server.run(SCHEMA)
-        looks = [("before Debezium", server.tables())]
+        looks = [("before Debezium", tables_of(server))]
         debezium.start()
         wait(servers, "dbz.shop.stock", 2)
         time.sleep(5)  # it goes from the snapshot to the log
         for statements in SCRIPT:
             server.run("; ".join(("BEGIN", *statements, "COMMIT")))
-            looks.append(("; ".join(statements), server.tables()))
+            looks.append(("; ".join(statements), tables_of(server)))
         wait(servers, TRANSACTIONS, 2 * len(SCRIPT))
         server.run("TRUNCATE stock")
-        looks.append(("TRUNCATE stock", server.tables()))
+        looks.append(("TRUNCATE stock", tables_of(server)))
         server.run("; ".join(("BEGIN", *AFTER_DDL, "COMMIT")))
-        looks.append(("; ".join(AFTER_DDL), server.tables()))
+        looks.append(("; ".join(AFTER_DDL), tables_of(server)))
         wait(servers, TRANSACTIONS, 2 * (len(SCRIPT) + 1))
         debezium.stop()
         records = sorted(read_topics(servers), key=lambda each: each.timestamp)
@@ -212,8 +131,8 @@ def wait(servers: str, topic: str, count: int) -> None:
 
 
 def main() -> int:
-    if not SERVER.exists():
-        print("left out: there is no MariaDB here", file=sys.stderr)
+    if why := why_no_mariadb():
+        print(f"left out: {why}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="lowmark-record-") as folder:
         record(Path(folder))

@@ -366,6 +366,8 @@ class ByTransaction(Arrivals):
         if self._again is not None:
             record, transaction = self._again
             return Waiting("again", transaction, record.timestamp)
+        for record, end in self._truncations.values():
+            return Waiting("end", end.commit.transaction, record.timestamp)
         if not self._open:
             return None
         return self._waiting_without_end(lambda entry: self._is_silent_since(entry.record))
