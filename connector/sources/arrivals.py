@@ -7,7 +7,7 @@ An event or an end that is sent again is left out here. `by_transaction` has the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -93,7 +93,7 @@ class Arrivals(Sequencer):
         self._newest = at.newest
         self._joined, self._passed = set(at.joined), set(at.passed)
         self._unfilled = {name: Arrived(bits) for name, bits in at.unfilled.items()}
-        self.has_finished = bool(at.recent)
+        self._has_finished = bool(at.recent)
         self._is_truncated = at.is_truncated
         self._lost_before, self._skipped = at.lost_before, ""
         self._first_end_at, self._unread_ends = at.first_end_at, at.unread_ends
@@ -109,7 +109,7 @@ class Arrivals(Sequencer):
             self._add_end(record, event)
             return
         queue = self._queues.get(record.partition) or self._begin(record.partition, 0)
-        if not self.has_finished and not queue.next and record.offset:
+        if not self._has_finished and not queue.next and record.offset:
             self._is_truncated = True
         queue.next = record.offset + 1
         if isinstance(event, End):
@@ -133,6 +133,11 @@ class Arrivals(Sequencer):
             self.repetitions += 1
             return
         queue.append(Entry(record, event, transaction), self._limits)
+
+    @property
+    def snapshots(self) -> Collection[str]:
+        topics = {topic for topic, _ in self._queues} if self._has_finished else set()
+        return topics - self._joined
 
     def _is_finished(self, commit: Commit) -> bool:
         """Return whether an event is of a finished transaction. If it is of another one, the end of
@@ -172,7 +177,7 @@ class Arrivals(Sequencer):
     def _begin(self, partition: TopicPartition, start: int) -> PartitionQueue:
         """Return the queue of a partition that is new."""
         topic = partition[0]
-        if self.has_finished and not any(topic == name for name, _ in self._queues):
+        if self._has_finished and not any(topic == name for name, _ in self._queues):
             self._joined.add(topic)
         queue = self._queues[partition] = PartitionQueue(partition, start)
         self._grown.add(topic)

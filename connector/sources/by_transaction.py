@@ -30,8 +30,8 @@ row of a snapshot, and a truncation of MySQL, before the end of a transaction th
   their place. Events that Kafka had deleted before the first start are not waited for.
 
 A transaction waits, and the bridge says so, if it does not fit together: its events contradict its
-end or each other, or it has no end although a later one has. If its events were written before the first
-end that Kafka has, its end may be deleted, so they are released without one.
+end or each other, or it has no end although a later one has. If its events were written before the
+first end that Kafka has, its end may be deleted, so they are released without one.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ class ByTransaction(Arrivals):
         if arrived.at:
             self._newest = commit.time // 1000, arrived.at
         self._finished.add(commit)
-        self.has_finished = True
+        self._has_finished = True
 
     def _waiting_for(
         self, record: ForeignRecord, event: End, arrived: Arrived, ahead: int
@@ -342,7 +342,7 @@ class ByTransaction(Arrivals):
         if self._grown or not self._asked_before:
             self.wants_ends = True
             return "snapshot"
-        if not self.has_finished:
+        if not self._has_finished:
             if not (self._has_asked() and self._has_read_snapshots(self._offsets)):
                 return "snapshot"
             if self._is_truncated:

@@ -257,14 +257,13 @@ class Sequencer:
 
     - `waiting` is the transaction that the last call of `released` did not release, although it has
       ended.
-    - `has_finished`: a transaction was released, so the initial snapshot was, too.
     - `repetitions` is the number of events that were dropped because they had come before.
     """
 
     def __init__(self, max_clock_skew_s: int) -> None:
         """A commit time that is more than half of `max_clock_skew_s` ahead waits."""
         self._skew_us, self._now = max_clock_skew_s * 500_000, 0
-        self.wants_ends = self.has_claim = self.has_finished = False
+        self.wants_ends = self.has_claim = False
         self.waiting: Waiting | None = None
         self.repetitions = 0
 
@@ -308,6 +307,11 @@ class Sequencer:
         """Take the offset up to which a partition was read. It can be greater than that of the last
         record: Kafka's own records for transactions have offsets, too, and deleted records had one.
         """
+
+    @property
+    def snapshots(self) -> Collection[str]:
+        """The topics whose initial snapshot is known to be released as a whole."""
+        return ()
 
     def claim_acknowledged(self) -> None:
         """Go on: Kafka has the heartbeat with the claim."""

@@ -297,6 +297,20 @@ def test_a_table_whose_rows_have_no_key_is_named_once(
     assert "public.visits has rows without a key" in warning
 
 
+def test_a_second_snapshot_is_told(source: ForeignTopics, config: ConnectorConfig) -> None:
+    """SRC-2, SRC-8: it does not have the rows that were deleted at the source in between."""
+    events: list[Event] = []
+    source.snapshot("a", [{"id": 1}, {"id": 2}])
+    source.commit(("b", 1, {"m": 1}))
+    run_bridge(config, once=True, on_event=events.append)
+    assert "SOURCE_READ_AGAIN" not in {event.code for event in events}
+    source.snapshot("a", [{"id": 1}, {"id": 3}])
+    source.commit(("b", 2, {"m": 1}))
+    run_bridge(config, once=True, on_event=events.append)
+    (warning,) = (event.text for event in events if event.code == "SOURCE_READ_AGAIN")
+    assert "public.a again" in warning
+
+
 def test_a_section_of_the_user_says_that_a_text_is_base64(
     source: ForeignTopics, config: ConnectorConfig, tmp_path: Path
 ) -> None:

@@ -53,8 +53,8 @@ class SourceLog:
     """The ids and positions of transactions.
 
     `kind` is one of `lsn` (PostgreSQL), `binlog` (MySQL), `uuid` and `domain` (GTIDs of MySQL and
-    of MariaDB) and `none` (ids without an order). `is_in_order`: no replica commits GTIDs in another
-    order.
+    of MariaDB) and `none` (ids without an order). `is_in_order`: no replica commits GTIDs in
+    another order.
     """
 
     def __init__(self, random: Random, kind: str, *, is_in_order: bool = False) -> None:

@@ -24,7 +24,7 @@ from connector.sources.model import (
     TruncatedTable,
 )
 from connector.sources.position import SourcePosition
-from tests.examples import tries
+from tests.examples import draws, tries
 from tests.property.source_bridge import Bridge, key_text, states_by_time, without_empty
 from tests.property.source_world import ENDS, Database, Emit, Topics, make, poison
 
@@ -33,6 +33,10 @@ MakeOne = Callable[..., ByTransaction]
 
 LOGS = (LSN, BINLOG, "uuid", "domain")
 """PostgreSQL, MySQL, and GTIDs of MySQL and of MariaDB."""
+
+
+FOUND = {BINLOG: ("1 15",), "uuid": ("2286409200 11",)}
+"""Worlds whose log begins again, and in which a truncation of MySQL once had a wrong place."""
 
 
 def by_transaction(
@@ -139,12 +143,12 @@ def test_prefixes_are_states_of_the_source_whatever_dies(log: str, seed: int) ->
     get more, have the rows of several tables, and repeat records from any place on. Debezium and
     the bridge die.
     """
-    for number in tries(1000, 30):
-        database, bridge = run(Random(f"{seed} {number}"), log=log)
+    for drawn in draws(seed, tries(1000, 30)):
+        database, bridge = run(Random(drawn), log=log)
         try:
             check(database, bridge)
         except AssertionError as error:
-            raise AssertionError(f"{seed} {number}: {error}") from error
+            raise AssertionError(f"{drawn}: {error}") from error
 
 
 @pytest.mark.parametrize("log", LOGS)
@@ -153,8 +157,8 @@ def test_a_log_that_begins_again_loses_nothing(log: str, seed: int) -> None:
     is that of the source, or the bridge waits or stops. It does not, if the clock goes on and the
     bridge had read all of the old log.
     """
-    for number in tries(500, 20):
-        random = Random(f"{seed} {number}")
+    for drawn in draws(seed, tries(500, 20), *FOUND.get(log, ())):
+        random = Random(drawn)
         is_back = log == LSN and random.random() < 0.3
         follows = not is_back and random.random() < 0.5
         bridge = Bridge(Topics(), by_transaction(ByTransaction, 1000), random)
@@ -164,7 +168,7 @@ def test_a_log_that_begins_again_loses_nothing(log: str, seed: int) -> None:
             if follows:
                 bridge.run(bridge.random.randrange(3))
 
-        database, topics = make(
+        database, _ = make(
             random,
             random.randrange(5, 40),
             kind=log,
@@ -177,15 +181,15 @@ def test_a_log_that_begins_again_loses_nothing(log: str, seed: int) -> None:
             said = check_or_says(database, bridge)
             assert not (follows and said), said
         except AssertionError as error:
-            raise AssertionError(f"{seed} {number}: {error}") from error
+            raise AssertionError(f"{drawn}: {error}") from error
 
 
 @pytest.mark.parametrize("log", LOGS)
 def test_a_transaction_that_is_never_whole_waits(log: str, seed: int) -> None:
     """SRC-2, `nothing_lost`: an end is left out, or an old Debezium counts again from 1."""
     found = Counter[str]()
-    for number in tries(500, 20):
-        random = Random(f"{seed} {number}")
+    for drawn in draws(seed, tries(500, 20)):
+        random = Random(drawn)
         is_old = random.random() < 0.5
         _, topics = make(
             random,

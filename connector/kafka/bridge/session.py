@@ -219,8 +219,8 @@ class BridgeSession:
                 text = f"{event.table} has rows without a key, which are left out. {ADD_KEY}"
                 self._warn("SOURCE_NO_KEY", text)
         elif isinstance(event, Row) and event.is_snapshot:
-            is_again = self._sequencer.has_finished and not event.is_incremental
-            if is_again and event.table not in self._read_again:
+            is_new = not event.is_incremental and event.table not in self._read_again
+            if is_new and record.topic in self._sequencer.snapshots:
                 self._read_again.add(event.table)
                 self._warn("SOURCE_READ_AGAIN", doubts.read_again(event.table))
         elif self._needs_transactions and lacks_transaction(event):
