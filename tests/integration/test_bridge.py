@@ -297,7 +297,7 @@ def test_a_table_whose_rows_have_no_key_is_named_once(
     assert "public.visits has rows without a key" in warning
 
 
-def test_a_second_snapshot_is_told(source: ForeignTopics, config: ConnectorConfig) -> None:
+def test_a_second_snapshot_is_a_warning(source: ForeignTopics, config: ConnectorConfig) -> None:
     """SRC-2, SRC-8: it does not have the rows that were deleted at the source in between."""
     events: list[Event] = []
     source.snapshot("a", [{"id": 1}, {"id": 2}])

@@ -595,7 +595,7 @@ def test_a_stall_has_the_kafka_partition_and_its_start() -> None:
 
 
 def test_the_two_newest_announcements_of_a_root_stay_in_each_kafka_partition() -> None:
-    """WMK-6: also a later part of the older one counts. What is older says nothing."""
+    """WMK-6: also a later part of the older one counts. Older ones have no effect."""
     everywhere, first = [lineage(announcement("a", start=n)) for n in (1, 2)], (0,)
     frontier = after(*everywhere, lineage(announcement("a", start=3), read_in=first))
 
