@@ -221,7 +221,9 @@ class ByTransaction(Arrivals):
         commit = entry.event.commit
         if entry.transaction not in self._open or not commit.after:
             return False
-        return commit.after < self._ends.get(commit.log, ()) or self._is_before_next(commit)
+        newest = self._finished.newest
+        is_behind = newest is not None and newest.log == commit.log and commit.after < newest.end
+        return is_behind or self._is_before_next(commit)
 
     def _may_lack_end(self, entry: Entry) -> bool:
         """Return whether the end of a transaction is deleted or unreadable, or an operator wants

@@ -69,6 +69,10 @@ class Finished:
         """The remembered ones, the newest last."""
         return tuple(self._recent.values())
 
+    @property
+    def newest(self) -> Remembered | None:
+        return next(reversed(self._recent.values()), None)
+
     def add(self, commit: Commit) -> None:
         """Remember a transaction by the commit of its end."""
         # A log that began again may use an id again.

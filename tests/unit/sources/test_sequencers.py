@@ -305,6 +305,33 @@ def test_a_transaction_whose_end_is_missing_waits_until_an_operator_skips_it() -
     assert released[0].commit_timestamp < released[1].commit_timestamp
 
 
+def test_a_log_that_began_again_does_not_wait_for_later_transactions() -> None:
+    """SRC-2: its positions are smaller. Only the first transaction waits for the ends behind it."""
+    source = Source(by_transaction())
+    source.row(70, 1)
+    source.end(70, 1)
+    source.released()
+    later = NOW + 60_000_000
+
+    def row(number: int) -> None:
+        commit = Commit(
+            time=later, transaction=f"n{number}", sequence=1, log=LSN, after=(10 * number - 10,)
+        )
+        source.add(("t.a", number % 2), Row(table="a", commit=commit, key={"id": 1}))
+
+    def end(number: int) -> None:
+        commit = Commit(time=later, transaction=f"n{number}", log=LSN, after=(10 * number,))
+        source.add((ENDS, 0), End(commit, 1))
+
+    row(1)
+    end(1)
+    assert numbers(source.released(later)) == [("n1", 1)]
+    row(2)
+    row(3)  # its end is not written yet
+    end(2)
+    assert numbers(source.released(later)) == [("n2", 1)]
+
+
 def test_an_end_that_kafka_deleted_before_the_first_start_is_not_waited_for() -> None:
     """SRC-2: the events of its transaction are released without one."""
     source = Source(by_transaction())
