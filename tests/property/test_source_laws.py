@@ -35,6 +35,7 @@ LOGS = (LSN, BINLOG, "uuid", "domain")
 """PostgreSQL, MySQL, and GTIDs of MySQL and of MariaDB."""
 
 
+LATE = "TRUNCATION_LATE"
 FOUND = {BINLOG: ("1 15",), "uuid": ("2286409200 11",)}
 """Worlds whose log begins again, and in which a truncation of MySQL once had a wrong place."""
 
@@ -133,8 +134,15 @@ def check_or_says(database: Database, bridge: Bridge) -> str:
         return bridge.error.code
     if bridge.waiting is not None:
         return bridge.waiting.reason
+    if has_late_truncation(bridge):
+        return LATE
     check(database, bridge)
     return ""
+
+
+def has_late_truncation(bridge: Bridge) -> bool:
+    """Whether Kafka had lost a truncation of MySQL, and got it again behind later transactions."""
+    return any(isinstance(r.event, Poison) and r.event.rule == LATE for r in bridge.sent)
 
 
 @pytest.mark.parametrize("log", LOGS)
@@ -146,7 +154,7 @@ def test_prefixes_are_states_of_the_source_whatever_dies(log: str, seed: int) ->
     for drawn in draws(seed, tries(1000, 30)):
         database, bridge = run(Random(drawn), log=log)
         try:
-            check(database, bridge)
+            assert check_or_says(database, bridge) in ("", LATE)
         except AssertionError as error:
             raise AssertionError(f"{drawn}: {error}") from error
 
@@ -179,7 +187,7 @@ def test_a_log_that_begins_again_loses_nothing(log: str, seed: int) -> None:
         bridge.run(random.randrange(4))
         try:
             said = check_or_says(database, bridge)
-            assert not (follows and said), said
+            assert not follows or said in ("", LATE), said
         except AssertionError as error:
             raise AssertionError(f"{drawn}: {error}") from error
 
