@@ -316,9 +316,11 @@ class Ledger:
             return LetterStatus(
                 _STATES[history[-1].action], history[-1].attempt, history[-1].attempts_since_reopen
             )
-        claim = replay_claim(letter.headers)
-        for entry in () if claim is None else self.history(claim[0]):
-            if (entry.action, entry.attempt) == (Action.REPLAYED, claim[1] if claim else 0):
+        replayed, attempt = replay_claim(letter.headers) or ("", 0)
+        for entry in self.history(replayed) if replayed else ():
+            # An erasure forgets the replays before it, and has their number.
+            is_erased = entry.action is Action.ERASED and entry.attempt >= attempt
+            if is_erased or (entry.action, entry.attempt) == (Action.REPLAYED, attempt):
                 return LetterStatus(LetterState.OPEN, entry.attempt, entry.attempts_since_reopen)
         # A replay claim that the ledger does not confirm does not count.
         return LetterStatus(LetterState.OPEN, letter.attempt, 0)

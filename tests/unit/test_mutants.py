@@ -263,16 +263,28 @@ def test_tests_of_a_module_are_its_own_the_laws_and_those_of_its_only_importer()
     } <= encoder
 
 
-def test_a_package_without_a_folder_of_tests_has_them_in_all_folders() -> None:
-    assert "tests/unit/state/test_overrides.py" in tool.tests_of(ROOT, "lake/overrides")
-    assert "tests/unit/cli/test_read.py" not in tool.tests_of(ROOT, "state/jobs")
-
-
-def test_a_module_that_no_test_imports_has_the_tests_of_its_importers() -> None:
-    rows = set(tool.tests_of(ROOT, "sources/rows"))
-    assert set(tool.tests_of(ROOT, "sources/upsert")) <= rows
-    assert set(tool.tests_of(ROOT, "sources/define")) <= rows
-    assert "tests/unit/sources/test_sequencers.py" not in rows
+def test_tests_of_a_package_without_a_folder_and_of_a_module_that_no_test_imports(
+    tmp_path: Path,
+) -> None:
+    files = {
+        "connector/lake/used.py": "",
+        "connector/lake/inner.py": "",
+        "connector/lake/outer.py": "from connector.lake.inner import a\n",
+        "connector/lake/other.py": "from connector.lake.inner import a\n",
+        "tests/unit/cli/test_used.py": "from connector.lake.used import a\n",
+        "tests/unit/state/test_outer.py": "from connector.lake.outer import a\n",
+        "tests/property/test_other_laws.py": "from connector.lake.other import a\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert tool.tests_of(tmp_path, "lake/used") == ["tests/unit/cli/test_used.py"]
+    assert tool.tests_of(tmp_path, "lake/inner") == [
+        "tests/unit/state/test_outer.py",
+        "tests/property/test_other_laws.py",
+    ]
+    (tmp_path / "tests/unit/lake").mkdir()
+    assert tool.tests_of(tmp_path, "lake/used") == []
 
 
 def test_the_copy_has_all_that_quick_tests_read(tmp_path: Path) -> None:
