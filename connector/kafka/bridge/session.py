@@ -197,8 +197,9 @@ class BridgeSession:
     ) -> Sequencer:
         if not source.transactions:
             return ByPartition(position, max_clock_skew_s=skew_s)
-        exists = lambda topic: topic in self._reader.existing  # noqa: E731
-        reads = reads_table(source.transactions, source.topics, exists)
+        reads = reads_table(
+            source.transactions, source.topics, lambda topic: topic in self._reader.existing
+        )
         return ByTransaction(source.transactions, position, max_clock_skew_s=skew_s, reads=reads)
 
     def _warn_of_missing_topics(self, source: SourceConfig) -> None:
