@@ -20,8 +20,8 @@ from connector.cli.terminal import (
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.reports.audit import StreamAudit, count
-from connector.reports.bridge_status import SourceTopicAudit
 from connector.services.audit import audit
+from connector.sources.audit import SourceTopicAudit
 from connector.text import FEW, counted
 
 
@@ -110,5 +110,6 @@ def _of_source(topic: SourceTopicAudit) -> str:
     kinds = {"change": topic.changes, "mark": topic.marks, "dead letter": topic.letters}
     parts = [counted(number, kind) for kind, number in kinds.items() if number]
     parts += [f"{number:,} left out ({rule})" for rule, number in sorted(topic.left_out.items())]
-    parts += [f"{topic.missing:,} missing"] * bool(topic.missing)
+    faults = {"missing": topic.missing, "doubled": topic.doubled, "disordered": topic.disordered}
+    parts += [f"{number:,} {kind}" for kind, number in faults.items() if number]
     return escaped(f"{topic.topic}: {counted(topic.records, 'record')}: {', '.join(parts)}")

@@ -24,7 +24,7 @@ from connector.errors import ConnectorError
 from connector.errors.changelog import audit_failed
 from connector.records.rejection import Headers
 from connector.records.views import AsList, Hidden, Listed, Named, Shown, Viewed
-from connector.reports.bridge_status import SourceTopicAudit
+from connector.sources.audit import SourceTopicAudit
 from connector.state.accepted_losses import AcceptLoss
 from connector.state.incomplete_transactions import IncompleteTransaction
 from connector.text import FEW, as_header_name, counted, summarize_names
@@ -280,11 +280,17 @@ class StreamAudit(Viewed):
             self._offsets("unexpected", "in the changelog, but ingest has not read them"),
             _letters(self.letters.missing, "missing in the dead-letter topic"),
             _letters(self.letters.altered, "different from the rejected record"),
-            self._of_source(),
+            self._of_source("missing", "without a change and a dead letter", "examples"),
         ]
         promises = []
         if any(faults):
             promises.append(f"nothing_lost: {'; '.join(filter(None, faults))}")
+        orders = [
+            self._of_source("doubled", "published at several places of the order"),
+            self._of_source("disordered", "published at a place that is not that of the source"),
+        ]
+        if any(orders):
+            promises.append(f"newest_wins: {'; '.join(filter(None, orders))}")
         if self.faulty_tables:
             promises.append(f"nothing_invented: {'; '.join(self.faulty_tables.values())}")
         if not promises:
@@ -296,13 +302,17 @@ class StreamAudit(Viewed):
         """`passed`, `unverified` or `failed`."""
         return "failed" if self.fault() else "unverified" if self.unverified else "passed"
 
-    def _of_source(self) -> str:
-        missing = sum(topic.missing for topic in self.source)
-        if not missing:
+    def _of_source(self, kind: str, fault: str, examples: str = "") -> str:
+        total = sum(getattr(topic, kind) for topic in self.source)
+        if not total:
             return ""
-        examples = [example for topic in self.source if topic.missing for example in topic.examples]
-        records = counted(missing, "record of the source has", "records of the source have")
-        return f"{records} no change and no dead letter ({_listed(examples[:FEW], missing)})"
+        names = [
+            getattr(topic, examples or f"{kind}_examples")
+            for topic in self.source
+            if getattr(topic, kind)
+        ]
+        records = counted(total, "record of the source is", "records of the source are")
+        return f"{records} {fault} ({_listed(list(chain.from_iterable(names))[:FEW], total)})"
 
     def _offsets(self, name: str, fault: str) -> str:
         ranges = [

@@ -105,30 +105,6 @@ class BridgeStatus(Viewed):
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceTopicAudit(Viewed):
-    """The records of a topic of a source up to the position of the bridge, each counted once
-    (SRC-7).
-
-    - `changes`, `letters` and `marks` are published changes, dead letters, and ends of
-      transactions.
-    - `left_out` are those without a change by rule, for example `TOMBSTONE`. `REPETITION`: the
-      source sent an event again.
-    - `missing` have no change and no dead letter. `unverified`: the same, but Kafka may have
-      deleted the evidence. `examples` names some of them.
-    """
-
-    topic: str
-    records: int = 0
-    changes: int = 0
-    letters: int = 0
-    marks: int = 0
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    missing: int = 0
-    unverified: int = 0
-    examples: tuple[str, ...] = ()
-
-
 def text_of_waiting(waiting: Waiting, now: int) -> str:
     """Return what a bridge waits for, and what an operator can do."""
     since = duration(max(0, now - waiting.since) / 1_000_000)

@@ -24,8 +24,8 @@ from connector.reports.audit import (
     faulty,
     without,
 )
-from connector.reports.bridge_status import SourceTopicAudit
 from connector.services.warehouses import warehouse_of
+from connector.sources.audit import SourceTopicAudit
 from connector.state.jobs import Job, JobKind
 from connector.text import counted
 

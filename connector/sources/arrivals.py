@@ -207,7 +207,7 @@ class Arrivals(Sequencer):
             arrived = self._arrived[transaction] = Arrived()
             if transaction not in self._ended:
                 self._open.add(transaction)
-        if not arrived.take(commit.sequence, fingerprint_of(record, commit.at)):
+        if not arrived.take(commit.sequence, fingerprint_of(record, commit.time, commit.at)):
             return False
         if commit.log != LSN and commit.at:
             arrived.at = min(arrived.at or commit.at, commit.at)

@@ -97,7 +97,7 @@ def read_again(table: str) -> str:
     return (
         f"Debezium reads {table} again in a new snapshot. If it has not read the log in between,"
         " rows that were deleted then are in no event, and stay in the table: compare the table"
-        " with the source (connector reconcile)"
+        " with an export of the source"
     )
 
 

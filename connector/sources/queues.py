@@ -152,8 +152,8 @@ class Arrived:
         return {number: bytes(bits).rstrip(b"\0") for number, bits in pieces.items()}
 
 
-def fingerprint_of(record: ForeignRecord, at: LogPosition) -> int:
-    """Return what tells an event from another one of its transaction, in this process: its key and
-    its position. An event that is sent again has the same.
+def fingerprint_of(record: ForeignRecord, time: int, at: LogPosition) -> int:
+    """Return what tells an event from another one of its transaction, in this process: its key,
+    its time and its position. An event that is sent again has the same.
     """
-    return hash((record.topic, record.key, at)) & 0xFFFF_FFFE | 2 if at else _ANY
+    return hash((record.topic, record.key, time, at)) & 0xFFFF_FFFE | 2 if at else _ANY

@@ -21,13 +21,16 @@ from connector.config.settings import ConnectorConfig, RegistryConfig, SourceCon
 from connector.errors import BrokerError, WriterConflictError
 from connector.events import Event
 from connector.kafka import ChangeConsumer, StreamSettings, read_letters
+from connector.kafka.bridge.audit import audit_source
 from connector.kafka.local.folder import free_port
 from connector.records.model import DataChange
+from connector.reports.audit import StreamAudit
 from connector.reports.bridge_status import BridgeStatus
 from connector.reports.pipeline_status import PipelineStatus
 from connector.services import run_bridge, status
 from connector.services.source_tables import SourceTables
-from connector.sources.model import SourceFormat
+from connector.sources.by_transaction import ByTransaction
+from connector.sources.model import Released, SourceFormat
 from tests.broker import NewTopic
 from tests.documents import ROOT
 from tests.foreign_records import Registry, Typed, Writer, avro_record, number, text
@@ -339,3 +342,41 @@ def test_the_status_says_whether_a_bridge_runs(
     run_bridge(config, once=True)
     source.commit(("a", 1, {"n": "u"}))
     assert reasons() == [], "it was to end"
+
+
+def test_the_audit_tells_changes_that_are_missing_doubled_or_disordered(
+    source: ForeignTopics, config: ConnectorConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SRC-7, nothing_lost, newest_wins: a sequencer loses a change, releases one at two places, and
+    gives a transaction a place behind a later one.
+    """
+    missing, doubled, _, late, _ = (
+        source.commit(("a", number, {"n": str(number)}), ("b", number, {"m": number}))
+        for number in range(5)
+    )
+    right = ByTransaction.released
+
+    def released(sequencer: ByTransaction, now: int) -> Iterator[Released]:
+        for one in right(sequencer, now):
+            event, time_ = one.event, one.commit_timestamp
+            name = event.commit.transaction, event.table
+            if name == (doubled, "public.a"):
+                yield replace(one, commit_timestamp=time_ + 1)
+            if name[0] == late:
+                one = replace(one, commit_timestamp=time_ + 1_500_000)
+            if name != (missing, "public.a"):
+                yield one
+
+    monkeypatch.setattr(ByTransaction, "released", released)
+    run_bridge(config, once=True)
+    audits = audit_source(config, config.streams["shop"])
+    found = {
+        audit.topic.rsplit(".", 1)[1]: (audit.missing, audit.doubled, audit.disordered)
+        for audit in audits
+    }
+    assert found == {"a": (1, 1, 0), "b": (0, 0, 0), "beat": (0, 0, 0), "transaction": (0, 0, 1)}
+    fault = StreamAudit("shop", 0, source=audits).fault()
+    assert fault is not None
+    assert "nothing_lost: 1 record of the source is without a change" in fault.problem
+    assert "newest_wins: 1 record of the source is published at several places" in fault.problem
+    assert f"{source.prefix}.transaction/0/4)" in fault.problem

@@ -54,6 +54,11 @@ class Bridge:
         self._since: list[Released] = []
         self._shown = 0
 
+    @property
+    def position(self) -> dict[TopicPartition, int]:
+        """Where it would begin after a death."""
+        return {} if self._token is None else by_partition(SourcePosition.parse(self._token).starts)
+
     def run(self, deaths: int) -> None:
         """Run until all is read or an error stops it, with some deaths on the way."""
         try:
@@ -127,12 +132,15 @@ class Bridge:
             return self._send(sequencer, now)
         return False
 
+    def check_time(self, released: Released) -> None:
+        """Refuse what a claim has passed."""
+        is_late = bool(self.reached) and released.commit_timestamp <= self.reached[-1]
+        assert not is_late, "the producer refuses"
+
     def _send(self, sequencer: ByTransaction | ByPartition, now: int) -> bool:
         released = list(sequencer.released(now))
         for one in released:
-            assert not self.reached or one.commit_timestamp > self.reached[-1], (
-                "the producer refuses"
-            )
+            self.check_time(one)
             self.sent.append(one)
             self._since.append(one)
         if sequencer.reached and (sequencer.has_claim or self.random.random() < 0.3):

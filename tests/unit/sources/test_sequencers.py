@@ -332,6 +332,19 @@ def test_a_log_that_began_again_does_not_wait_for_later_transactions() -> None:
     assert numbers(source.released(later)) == [("n2", 1)]
 
 
+def test_an_event_of_another_time_is_no_repetition_of_one_that_waits() -> None:
+    """SRC-2, `nothing_lost`: a log that began again has the same ids, sequences and positions. A
+    killed bridge reads the event again.
+    """
+    source = Source(by_transaction())
+    for number, partition in ((0, 0), (0, 0), (1, 1)):
+        time, at = NOW + 60_000_000 * number, (1, 5, 0)
+        commit = Commit(time=time, transaction="A:1", sequence=1, log="A", after=(1,), at=at)
+        source.add(("t.a", partition), Row(table="a", commit=commit, key={"id": 1}))
+    assert source.sequencer.repetitions == 1
+    assert source.sequencer.starts["t.a", 1] == 0
+
+
 def test_an_end_that_kafka_deleted_before_the_first_start_is_not_waited_for() -> None:
     """SRC-2: the events of its transaction are released without one."""
     source = Source(by_transaction())
