@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import reduce
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -659,6 +659,21 @@ def test_large_changes_are_left_to_spark(
     assert merge_few(disk.task()) is None
     monkeypatch.undo()
     assert merge_few(disk.task()) is not None
+
+
+def test_the_changes_of_all_batches_count_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """resumable: each batch alone would fit."""
+    disk = Disk(tmp_path / "disk", TABLE)
+    large = [cell(Random(number).randbytes(1_000), number, number) for number in range(1, 100)]
+    disk.log(large)
+    for most in count(10_000, 10_000):
+        monkeypatch.setattr(limits, "MAX_IN_MEMORY", most)
+        if merge_few(disk.task()) is not None:
+            break
+    disk.log(large)
+    assert merge_few(disk.task()) is None
 
 
 SPARSE = ColumnIds({"c0": 5, "c1": 0, "c2": 3}, 9, families={"h": 0, "g": 1, "f": 2})

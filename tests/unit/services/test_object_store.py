@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+
+import pytest
+from deltalake import _internal
 
 from connector.clock import now_us
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.config.storage import LAKE_DEFAULTS, StorageConfig, look_every_s
+from connector.errors import TableError
+from connector.lake.checks import check_store
 from connector.lake.overrides import Overrides
 from connector.lake.stores import options_of, warehouse_with
 from connector.services.warehouses import warehouse_of
@@ -32,3 +38,46 @@ def test_options_belong_to_a_warehouse() -> None:
     assert warehouse_with("s3a://lake/ab/tables") is None
     assert options_of("/a/tables") is None
     assert look_every_s("s3a://lake/a") > look_every_s("/a")
+
+
+class Store:
+    """A store in memory, which refuses one operation."""
+
+    def __init__(self, refused: str) -> None:
+        self.refused, self.files = refused, dict[str, bytes]()
+
+    def _do(self, operation: str) -> None:
+        if operation == self.refused:
+            raise OSError(f"403 Forbidden: {operation}")
+
+    def get_file_info_selector(self, folder: str, missing: bool) -> list[str]:
+        self._do("list")
+        return sorted(self.files)
+
+    def open_output_stream(self, name: str) -> io.BytesIO:
+        self._do("write")
+        self.files[name] = b""
+        return io.BytesIO()
+
+    def open_input_file(self, name: str) -> io.BytesIO:
+        self._do("read")
+        return io.BytesIO(self.files[name])
+
+    def delete_file(self, name: str) -> None:
+        self._do("delete")
+        del self.files[name]
+
+
+@pytest.mark.parametrize("refused", ["list", "write", "read", "delete", ""])
+def test_a_store_is_checked_for_all_that_lowmark_does(
+    monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """STO-4: and nothing is left behind."""
+    store = Store(refused)
+    monkeypatch.setattr(_internal, "DeltaFileSystemHandler", lambda *_: store)
+    if refused:
+        with pytest.raises(TableError, match=refused):
+            check_store("s3://lake/a")
+    else:
+        check_store("s3://lake/a")
+        assert store.files == {}
