@@ -79,19 +79,20 @@ class _Lane:
                 if self.held_from is None:
                     self.held_from = record.offset
                 return 0
-            if (commit.after, commit.time) == newest[1:]:
-                repetitions, self.held, self.held_from = (
-                    len(self.held),
-                    deque(maxlen=MOST_RECORDS),
-                    None,
-                )
+            if commit.after == newest.after and commit.time <= newest.time:
+                repetitions, self.held_from = len(self.held), None
+                self.held.clear()
                 self.are_dropped = False
+                is_same = placed(commit, record.key)[3:] == newest[3:]
+                if commit.at and (commit.at < newest.at or is_same):
+                    return repetitions + 1
         if is_placed:
             if self.are_dropped:
                 raise source_log_began_again(record.topic, str(self.held_from), str(record.offset))
             self.entries += self.held
             self.held.clear()
-            self.held_from, self.newest = None, placed(commit)
+            self.held_from, at = None, placed(commit, record.key)
+            self.newest = at._replace(time=max(at.time, newest.time if newest else 0))
         self.entries.append((record, event))
         return repetitions
 

@@ -22,15 +22,19 @@ ByTopic = Mapping[str, Mapping[int, T]]
 
 
 class Placed(NamedTuple):
-    """An event: its log, its position there, and its time (µs)."""
+    """The newest event of a Kafka partition: its log, its position there, the greatest time so far
+    (µs), its own position, and a checksum of its key.
+    """
 
     log: str
     after: LogPosition
     time: int
+    at: LogPosition = ()
+    key: int = 0
 
 
-def placed(commit: Commit) -> Placed:
-    return Placed(commit.log, commit.after, commit.time)
+def placed(commit: Commit, key: bytes | None = None) -> Placed:
+    return Placed(commit.log, commit.after, commit.time, commit.at, zlib.crc32(key or b""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,7 +147,7 @@ def test_from_the_first_look_to_the_last_letter(
     assert run("replay", "--all") == 1
     assert "would be replayed 3, parked after too many attempts 0, refused 3" in shell.err
     assert "it would be rejected again as KEY_MISMATCH" in shell.out
-    assert "connector dead-letters show ID --new-change" in shell.err
+    assert "connector dead-letters show --new-change" in shell.err
     assert [word for word in ("would replay", "would refuse") if word not in shell.out] == []
     assert run("replay", letters[0].id, "--json") == 0
     shown = json.loads(shell.out)
@@ -191,7 +191,7 @@ def test_from_the_first_look_to_the_last_letter(
     ]
 
     assert run("replay", letters[4].id, "--execute", "--why", "too late") == 1
-    assert "connector dead-letters show ID --new-change" in shell.err
+    assert "connector dead-letters show --new-change" in shell.err
     assert run("show", letters[4].id, "--new-change") == 1
     assert "The low watermark is not known" in shell.err
     assert run("show", letters[4].id, "--new-change", "--json") == 2

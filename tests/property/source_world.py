@@ -68,6 +68,10 @@ class SourceLog:
         """Whether a truncation is in no transaction."""
         return self.kind not in (LSN, "none")
 
+    def is_at_truncation(self) -> bool:
+        """Whether a truncation that is in no transaction can follow. No replica moves it."""
+        return self.has_truncations and not self._spare
+
     @property
     def newest_end(self) -> tuple[str, LogPosition]:
         """The log and the end of the newest transaction, as a row of an incremental snapshot has
@@ -94,7 +98,7 @@ class SourceLog:
         self._server = self._random.choice("AB")
 
     def transaction(
-        self,
+        self, *, is_in_order: bool = False
     ) -> tuple[str, str, LogPosition, LogPosition, Callable[[int], LogPosition]]:
         """Return the id of the next transaction, its log, its begin and its end there, and the
         position of each event by its sequence.
@@ -123,17 +127,18 @@ class SourceLog:
 
         if self.kind == BINLOG:
             return f"file=bin.{file},pos={pos}", BINLOG, (file, pos), (file, pos + 1), at
-        number = self._next_number()
+        number = self._next_number(is_in_order=is_in_order)
         if self.kind == "domain":
             return f"0-1-{number}", "0", (number,), (number + 1,), at
         return f"{self._server}:{number}", self._server, (number,), (number + 1,), at
 
-    def _next_number(self) -> int:
+    def _next_number(self, *, is_in_order: bool) -> int:
         """The number of a GTID. A replica of MySQL may commit two in the other order."""
         if self._spare:
             number, self._spare = self._spare, 0
             return number
-        if self.kind == "uuid" and not self._is_in_order and self._random.random() < 0.1:
+        is_in_order |= self._is_in_order or self.kind != "uuid"
+        if not is_in_order and self._random.random() < 0.1:
             self._spare, self._number = self._number + 1, self._number + 2
         else:
             self._number += 1
@@ -226,7 +231,7 @@ class Database:
         """A transaction, or one that only writes to the table of heartbeats."""
         random = self._random
         self._clock += random.choice((0, 0, 1, 500, -300, 300_000, 2_000_000))
-        if self.log.has_truncations and self._truncates and random.random() < 0.1:
+        if self._truncates and self.log.is_at_truncation() and random.random() < 0.1:
             self._truncate()
             return
         name, log, begin, end, at = self.log.transaction()
@@ -261,7 +266,7 @@ class Database:
     def _truncate(self) -> None:
         """A truncation of MySQL: it has a place in the log, and no end."""
         table = self._random.choice(TABLES)
-        name, log, begin, _, at = self.log.transaction()
+        name, log, begin, _, at = self.log.transaction(is_in_order=True)
         commit = Commit(
             time=self.log.time(self._clock),
             transaction=name if self.log.kind == "domain" else "",
@@ -465,7 +470,8 @@ def make(
         steps: How many transactions and incremental snapshots there are in each log.
         kind: The kind of its log.
         deaths: How often Debezium dies in each log.
-        added: How many Kafka partitions are added in each log.
+        added: How many Kafka partitions are added in each log. Only in PostgreSQL, there are
+            incremental snapshots meanwhile: elsewhere, their rows have no exact position.
         begins_again: The log begins again so often, with a clock that goes back or not. A
             truncation of MySQL has no place if the clock goes back, so there is none then.
         topics_of: The topics of tables that are not named as their table.
@@ -479,7 +485,7 @@ def make(
         if number:
             database.begin_again(is_clock_back=begins_again[number - 1])
         for _ in range(steps):
-            if random.random() < 0.15:
+            if random.random() < 0.15 and (kind == LSN or not added):
                 database.read_table()
             else:
                 database.transact()
