@@ -227,7 +227,8 @@ class Arrivals(Sequencer):
     ) -> TruncatedTable | Poison:
         """Make a transaction of its own of a truncation that has no end."""
         commit = event.commit
-        name = commit.transaction or f"truncation {commit.log_position}"
+        # A log that began again uses positions again.
+        name = f"truncation {commit.transaction or commit.log_position} at {commit.time}"
         commit = replace(commit, transaction=name, sequence=1)
         if name in self._ended or self._is_finished(commit):
             return replace(event, commit=commit)

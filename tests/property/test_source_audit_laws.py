@@ -77,7 +77,7 @@ def test_the_audit_of_a_bridge_finds_nothing(log: str, seed: int) -> None:
     """SRC-7, `nothing_lost`, `newest_wins`: Debezium and the bridge die, topics have several
     tables, and grow. The log may begin again. Also while the bridge waits, or has stopped.
     """
-    for number in tries(1000, 30):
+    for number in tries(1000, 40):
         random = Random(f"{seed} {number}")
         again = (log == LSN and random.random() < 0.3,) * (random.random() < 0.3)
         database, topics = make(
