@@ -1,8 +1,8 @@
 """Accounts for every event of a source: that it came out once, at its place (SRC-7).
 
-Theory. The change of a record has an order: a commit timestamp, a tie breaker, and the
-number of changes of its transaction. The events of a source, and the ends of its transactions, say
-which order is right. So an audit needs no sequencer, and compares:
+Theory. The change of a record has an order: a commit timestamp, a tie breaker, and the number of
+changes of its transaction. The events of a source, and the ends of its transactions, say which
+order is right. So an audit needs no sequencer, and compares:
 
 - Each event was published, is a dead letter, is left out by a rule, or is a repetition: an event
   with the same table, transaction, positions, time and key was published, or will be. Without a
@@ -63,7 +63,8 @@ class SourceTopicAudit(Viewed):
     - `left_out` are those without a change by rule, for example `TOMBSTONE`. `REPETITION`: the
       source sent an event again.
     - `missing` have no change and no dead letter. `unverified`: the same, but Kafka may have
-      deleted the evidence; or the end of their transaction is not in Kafka. `examples` names some.
+      deleted the evidence; or no end in Kafka, and no earlier transaction, shows that they belong
+      where they were published. `examples` names some.
     - `doubled` were published at several places of the order. `disordered` are events and ends of
       transactions that were published at a place which is not that of the source.
     """
@@ -180,7 +181,8 @@ class SourceAudit:
         if order is not None:
             account.counts[kind] += 1
             at = record.partition, record.offset
-            if at in self._changes.moved or at in self._letters.moved:
+            is_moved = at in self._changes.moved or at in self._letters.moved
+            if is_moved and event.commit.transaction:  # poison may have none
                 account.fault("doubled", location_of(record))
             elif order.is_known:
                 self._check_order(account, record, event, order)
@@ -282,17 +284,19 @@ class SourceAudit:
 
     def _check_late(self, account: _Account) -> None:
         """Find events that were published without their transaction, although their topic did not
-        come later than that.
+        come later than that. If no transaction was published before, it is not sure: the bridge
+        may have had no topic of transactions.
         """
         for number, events in account.late.items():
-            after = max(self._ended.times[number], self._least_time)
             for time, location in events:
-                if number >= account.first or time <= after:
+                if number >= account.first or time <= self._ended.times[number]:
                     account.fault("disordered", location)
+                elif time <= self._least_time:
+                    account.fault("unverified", location)
 
     def _read_again(self, topic: str, account: _Account) -> None:
-        """Find what is a repetition, what was published twice, and rows of incremental snapshots
-        above a transaction that is later in the log.
+        """Find what is a repetition, what was published twice, and rows of snapshots that are not
+        between the transactions before and after them.
         """
         doubtful: dict[int, list[_Doubt]] = {}
         for record, event in self._read(topic):

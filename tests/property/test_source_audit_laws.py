@@ -97,7 +97,7 @@ def test_the_audit_of_a_bridge_finds_nothing(log: str, seed: int) -> None:
         found = faults(audits)
         is_whole = bridge.waiting is None and bridge.error is None
         if again and not is_whole:
-            found.pop("missing", None)  # it has left out events before it knew that
+            continue  # before it said so, it may have left out events, or released them alone
         if found and is_whole:
             with pytest.raises(AssertionError):  # the bridge is wrong, as other laws say, too
                 check(database, bridge)

@@ -345,6 +345,17 @@ def test_an_event_of_another_time_is_no_repetition_of_one_that_waits() -> None:
     assert source.sequencer.starts["t.a", 1] == 0
 
 
+def test_without_ends_a_repetition_may_be_a_little_later_than_the_newest_event() -> None:
+    """SRC-2, SRC-4, `newest_wins`: PostgreSQL's commit times do not rise with its positions."""
+    source = Source(ByPartition(max_clock_skew_s=SKEW_S))
+    source.sequencer.ends({})
+    times = {1: NOW - 900, 2: NOW, 3: NOW - 300}
+    for number in (1, 2, 3, 1, 2, 3):
+        commit = Commit(time=times[number], log=LSN, after=(number,))
+        source.add(("t.a", 0), Row(table="a", commit=commit, key={"id": 1}))
+    assert [r.event.commit.after for r in source.released()] == [(1,), (2,), (3,), (3,)]
+
+
 def test_an_end_that_kafka_deleted_before_the_first_start_is_not_waited_for() -> None:
     """SRC-2: the events of its transaction are released without one."""
     source = Source(by_transaction())
