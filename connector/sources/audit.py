@@ -266,9 +266,7 @@ class SourceAudit:
         if newest is not None and is_back and commit.after < newest.after:
             self._twice.setdefault(_identity(record, event), {})
         else:
-            at = placed(commit)
-            time = max(at.time, newest.time if newest else 0)
-            self._lanes[partition] = at._replace(time=time)
+            self._lanes[partition] = placed(commit, newest)
 
     def _add_truncation(
         self, account: _Account, record: ForeignRecord, event: Event, time: int

@@ -83,7 +83,7 @@ class _Lane:
                 repetitions, self.held_from = len(self.held), None
                 self.held.clear()
                 self.are_dropped = False
-                is_same = placed(commit, record.key)[3:] == newest[3:]
+                is_same = placed(commit, newest, record.key) == newest
                 if commit.at and (commit.at < newest.at or is_same):
                     return repetitions + 1
         if is_placed:
@@ -91,8 +91,7 @@ class _Lane:
                 raise source_log_began_again(record.topic, str(self.held_from), str(record.offset))
             self.entries += self.held
             self.held.clear()
-            self.held_from, at = None, placed(commit, record.key)
-            self.newest = at._replace(time=max(at.time, newest.time if newest else 0))
+            self.held_from, self.newest = None, placed(commit, newest, record.key)
         self.entries.append((record, event))
         return repetitions
 

@@ -142,8 +142,12 @@ class ByTransaction(Arrivals):
         """Return an end without the events of tables whose topics are not read."""
         if not end.counts:
             return end
-        read = set[str]().union(*self._tables.values())
-        counts = {t: n for t, n in end.counts.items() if t in read or self._reads(t) is not False}
+        tables = self._tables.values()
+        counts = {
+            table: number
+            for table, number in end.counts.items()
+            if self._reads(table) is not False or any(table in shown for shown in tables)
+        }
         return replace(end, count=sum(counts.values()), counts=counts)
 
     def _next_time(self, record: ForeignRecord, commit: Commit) -> int:

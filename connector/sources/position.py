@@ -33,8 +33,10 @@ class Placed(NamedTuple):
     key: int = 0
 
 
-def placed(commit: Commit, key: bytes | None = None) -> Placed:
-    return Placed(commit.log, commit.after, commit.time, commit.at, zlib.crc32(key or b""))
+def placed(commit: Commit, before: Placed | None, key: bytes | None = None) -> Placed:
+    """Return an event as the newest one of its partition, behind the one `before`."""
+    time = max(commit.time, before.time if before else 0)
+    return Placed(commit.log, commit.after, time, commit.at, zlib.crc32(key or b""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
