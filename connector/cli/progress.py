@@ -80,10 +80,10 @@ class Progress:
         self._end()
 
     def on_event(self, event: Event) -> None:
-        """Note an event, and show it unless it is one of progress."""
+        """Note an event, and show it unless it is a count."""
         with self._lock:
             self._note(event)
-            if event.code != "PROGRESS":
+            if event.code != "PROGRESS" or "done" not in event.fields:
                 self._clear()
                 self._show(event)
 

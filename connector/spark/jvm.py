@@ -7,7 +7,8 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from subprocess import Popen
@@ -53,6 +54,8 @@ _LEVELS: Final[Mapping[str, Level]] = {"DEBUG": "debug", "INFO": "info", "WARN":
 _on_line: OnEvent = ignore
 _lines_of_start: list[str] | None = None
 """The lines since the session starts. None: no session starts."""
+_starting: Final = list[Popen[bytes]]()
+"""The JVM of a session that starts."""
 
 
 def event_of_line(line: str) -> Event:
@@ -126,37 +129,59 @@ def launch(settings: Mapping[str, str], on_event: OnEvent | None = None) -> None
 
 
 def _launched(conf: SparkConf, kwargs: dict[str, Any]) -> Any:
-    """The gateway of a new JVM. pyspark keeps no handle of one whose start is interrupted."""
-    started = list[Popen[bytes]]()
+    """The gateway of a new JVM. pyspark keeps no handle of one that is still starting."""
 
     class Jvm(Popen[bytes]):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            started.append(self)
+            _starting.append(self)
 
     original, java_gateway.Popen = java_gateway.Popen, Jvm  # type: ignore[attr-defined, assignment]
     try:
         return java_gateway.launch_gateway(conf, popen_kwargs=kwargs)  # type: ignore[no-untyped-call]
-    except KeyboardInterrupt:
-        for process in started:
-            _kill(process)
-        raise
     finally:
         java_gateway.Popen = original  # type: ignore[attr-defined]
 
 
-def _kill(process: Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # it may still be the script that starts it
-    process.wait()
+def interruptible(start: Callable[[], SparkSession]) -> SparkSession:
+    """The session that `start` starts in a thread of its own. A KeyboardInterrupt ends the start,
+    and kills a JVM of this process: its session has no work yet.
 
+    Without the thread, pyspark would replace the handler of SIGINT, and a KeyboardInterrupt within
+    a call to the JVM can be lost.
+    """
+    session = Future[SparkSession]()
 
-def kill_jvm() -> None:
-    """End the JVM of this process, whose session is not started yet. It has no work."""
-    gateway: Any = SparkContext._gateway
-    if gateway is not None and gateway.proc is not None:
-        _kill(gateway.proc)
+    def work() -> None:
+        try:
+            session.set_result(start())
+        except Exception as error:  # noqa: BLE001 - raised by `result`
+            session.set_exception(error)
+
+    thread = threading.Thread(target=work, name="start of Spark", daemon=True)
+    try:
+        thread.start()
+        return session.result()
+    except KeyboardInterrupt:
+        # The JVM of spark-submit is the parent of this process.
+        while thread.is_alive() and "PYSPARK_GATEWAY_PORT" not in os.environ:
+            _kill_jvm()
+            thread.join(0.05)
+        _kill_jvm()
         forget_ended_session()
+        raise
+    finally:
+        _starting.clear()
+
+
+def _kill_jvm() -> None:
+    """Kill the JVM of this process, also one that is still starting."""
+    gateway: Any = SparkContext._gateway
+    for process in (*_starting, None if gateway is None else gateway.proc):
+        if process is not None and process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # it may still be the script that starts it
+            process.wait()
 
 
 def _set_log_levels(jvm: Any) -> None:
@@ -191,21 +216,6 @@ def jvm_usage(spark: SparkSession) -> dict[Series, float]:
         return {}
 
 
-@contextmanager
-def keeping_interrupt_handler() -> Iterator[None]:
-    """Keep the handler of SIGINT, unless it is that of Python. pyspark replaces it by one that
-    cancels all jobs and raises KeyboardInterrupt.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if before is not signal.default_int_handler and (
-            threading.current_thread() is threading.main_thread()
-        ):
-            signal.signal(signal.SIGINT, before)
-
-
 def check_live(spark: SparkSession) -> None:
     """Raise `ConfigError` if it is no session of this process, `ConnectorError` if it has ended."""
     if not isinstance(spark, SparkSession):
@@ -218,7 +228,7 @@ def check_live(spark: SparkSession) -> None:
 
 def _is_stopped(context: SparkContext) -> bool:
     """Whether the session of the context was stopped, or its JVM does not answer."""
-    if context._jsc is None:
+    if getattr(context, "_jsc", None) is None:  # also where its start was interrupted
         return True
     try:
         return bool(context._jsc.sc().isStopped())

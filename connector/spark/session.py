@@ -28,14 +28,7 @@ from connector.events import OnEvent
 from connector.jars import JarStore, Lock, fetch
 from connector.spark.cluster import check_executors, fair_scheduling
 from connector.spark.failures import cause_of
-from connector.spark.jvm import (
-    SILENT_LOGGERS,
-    check_live,
-    keeping_interrupt_handler,
-    kill_jvm,
-    launch,
-    quiet_start,
-)
+from connector.spark.jvm import SILENT_LOGGERS, check_live, interruptible, launch, quiet_start
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
 from connector.state.store_errors import store_error
 
@@ -342,13 +335,13 @@ def start_session(
     builder = SparkSession.builder
     for name, value in merged.items():
         builder = builder.config(name, value)
-    with quiet_start(), keeping_interrupt_handler():
+
+    def start() -> SparkSession:
         launch(merged, on_event)
-        try:
-            spark = builder.getOrCreate()
-        except KeyboardInterrupt:
-            kill_jvm()
-            raise
+        return builder.getOrCreate()
+
+    with quiet_start():
+        spark = interruptible(start)
     _use_local_files(spark)
     return spark
 
