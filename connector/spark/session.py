@@ -342,6 +342,8 @@ def start_session(
 
     with quiet_start():
         spark = interruptible(start)
+    sessions: Any = getattr(spark._jvm, "org.apache.spark.sql.classic.SparkSession")
+    sessions.setActiveSession(spark._jsparkSession)  # in this thread, too
     _use_local_files(spark)
     return spark
 
