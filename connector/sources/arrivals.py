@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from connector.errors.kafka import source_log_began_again, source_log_unknown
-from connector.sources.finished import RECENT, Finished, Past
+from connector.errors.sources import source_log_began_again, source_log_unknown
+from connector.sources.finished import RECENT, TRUNCATION, Finished, Past
 from connector.sources.model import (
     LSN,
     Commit,
@@ -228,15 +228,16 @@ class Arrivals(Sequencer):
         """Make a transaction of its own of a truncation that has no end."""
         commit = event.commit
         # A log that began again uses positions again.
-        name = f"truncation {commit.transaction or commit.log_position} at {commit.time}"
+        name = f"{TRUNCATION}{commit.transaction or commit.log_position} at {commit.time}"
         commit = replace(commit, transaction=name, sequence=1)
-        if name in self._ended or self._is_finished(commit):
+        past = self._finished.of_event(commit)
+        if name in self._ended or past is Past.FINISHED:
             return replace(event, commit=commit)
         end = replace(commit, after=(*commit.after[:-1], *(n + 1 for n in commit.after[-1:])))
         self._ended[name] = End(end, 1)
         self._truncations[name] = record, self._ended[name]
         time, at = self._newest
-        if commit.at < at and commit.time // 1000 <= time:
+        if past is Past.OLD or (commit.at < at and commit.time // 1000 <= time):
             return Poison("TRUNCATION_LATE", _LATE, commit, event.table)
         return replace(event, commit=commit)
 

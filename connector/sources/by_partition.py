@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from connector.errors.kafka import source_log_began_again
+from connector.errors.sources import source_log_began_again
 from connector.records.model import MAX_LONG
 from connector.sources.model import (
     End,

@@ -41,6 +41,7 @@ from dataclasses import replace
 from functools import cmp_to_key
 from typing import Final
 
+from connector.errors.sources import source_truncations_unplaced
 from connector.records.model import MAX_LONG
 from connector.sources.arrivals import Arrivals
 from connector.sources.model import (
@@ -111,7 +112,8 @@ class ByTransaction(Arrivals):
             return head
         truncations = sorted(self._truncations.values(), key=cmp_to_key(_order))
         if head is not None:
-            return next((t for t in truncations if self._precedes(t[1].commit, head[1])), head)
+            precede = (self._precedes(end.commit, head[1]) for _, end in truncations)
+            return truncations[0] if any(precede) else head
         record, end = truncations[0]
         others = (a.at for name, a in self._arrived.items() if name not in self._truncations)
         is_next = not any(at and at < end.commit.at for at in others)
@@ -217,6 +219,9 @@ class ByTransaction(Arrivals):
         """Return whether an event is before the end of the next transaction, if that is known."""
         if not self._end_records or not commit.after:
             return False
+        if _is_gtid(commit):
+            at = self._at_of_next()
+            return bool(at) and commit.at < at
         end = self._end_records[0][1].commit
         return end.log == commit.log and commit.after < end.after
 
@@ -225,6 +230,8 @@ class ByTransaction(Arrivals):
         commit = entry.event.commit
         if entry.transaction not in self._open or not commit.after:
             return False
+        if _is_gtid(commit):
+            return commit.at < self._newest[1] or self._is_before_next(commit)
         newest = self._finished.newest
         is_behind = newest is not None and newest.log == commit.log and commit.after < newest.end
         return is_behind or self._is_before_next(commit)
@@ -343,6 +350,7 @@ class ByTransaction(Arrivals):
     ) -> str:
         """Return the reason why a transaction is not released yet, or an empty text."""
         commit = event.commit
+        self._check_truncations(commit, arrived)
         if ahead > self._skew_us:
             return "clock"
         if self._grown or not self._asked_before:
@@ -366,6 +374,19 @@ class ByTransaction(Arrivals):
         if self._grown_to and not self._has_read_grown({topic for topic, _ in arrived.queued}):
             return "snapshot"
         return ""
+
+    def _check_truncations(self, commit: Commit, arrived: Arrived) -> None:
+        """Raise `TopicError` if the log began again with a transaction, and its time does not prove
+        which truncations are of the old log.
+        """
+        time, at = self._newest
+        if (
+            () < arrived.at < at
+            and commit.time <= 1000 * time + SILENT_US
+            and (self._truncations or self._finished.has_truncations)
+            and not (commit.transaction in self._truncations and not arrived.truncated)
+        ):
+            raise source_truncations_unplaced(self._end_partition[0], commit.transaction)
 
     def _waiting_for_end(self) -> Waiting | None:
         """Return what is waited for when no end is left to release."""
@@ -502,6 +523,13 @@ def _contradicts(end: End, arrived: Arrived) -> bool:
     return bool(counts) and any(
         number > counts[table] for table, number in arrived.tables.items() if table in counts
     )
+
+
+def _is_gtid(commit: Commit) -> bool:
+    """Return whether an event has a GTID. A replica may commit transactions in another order than
+    that of their numbers, so the order is that of the positions in the binary log.
+    """
+    return bool(commit.at) and commit.log not in (LSN, BINLOG)
 
 
 def _is_earlier(time: int, at: LogPosition, other_time: int, other_at: LogPosition) -> bool:

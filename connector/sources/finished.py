@@ -23,7 +23,9 @@ from typing import Final, NamedTuple
 from connector.sources.model import Commit, LogPosition
 
 RECENT: Final = 100
-"""How many finished transactions are remembered one by one."""
+"""How many finished transactions are remembered one by one, and how many truncations of MySQL."""
+TRUNCATION: Final = "truncation "
+"""Begins the name of a truncation of MySQL, which is a transaction of its own."""
 
 
 class Remembered(NamedTuple):
@@ -60,28 +62,44 @@ class Finished:
         *,
         most: int = RECENT,
     ) -> None:
-        self._recent = {each.transaction: each for each in recent}
+        self._recent = dict[str, Remembered]()
+        self._truncations = dict[str, Remembered]()
+        for each in recent:
+            self._of_kind(each.transaction)[each.transaction] = each
         self._most = most
         self.floors, self.floor_time = dict(floors or {}), floor_time
 
     @property
     def recent(self) -> tuple[Remembered, ...]:
-        """The remembered ones, the newest last."""
-        return tuple(self._recent.values())
+        """The remembered ones, the newest truncation and the newest other transaction last."""
+        return (*self._truncations.values(), *self._recent.values())
 
     @property
     def newest(self) -> Remembered | None:
+        """The newest transaction that is no truncation of MySQL."""
         return next(reversed(self._recent.values()), None)
+
+    @property
+    def has_truncations(self) -> bool:
+        """Whether truncations of MySQL are remembered."""
+        return bool(self._truncations)
+
+    def _of_kind(self, transaction: str) -> dict[str, Remembered]:
+        """The remembered ones of the kind of a transaction. A truncation has no end that proves
+        that it is repeated. Truncations are rare, so they are remembered for longer.
+        """
+        return self._truncations if transaction.startswith(TRUNCATION) else self._recent
 
     def add(self, commit: Commit) -> None:
         """Remember a transaction by the commit of its end."""
         # A log that began again may use an id again.
-        self._forget(self._recent.pop(commit.transaction, None))
-        self._recent[commit.transaction] = Remembered(
+        recent = self._of_kind(commit.transaction)
+        self._forget(recent.pop(commit.transaction, None))
+        recent[commit.transaction] = Remembered(
             commit.transaction, commit.time // 1000, commit.log, commit.after
         )
-        if len(self._recent) > self._most:
-            self._forget(self._recent.pop(next(iter(self._recent))))
+        if len(recent) > self._most:
+            self._forget(recent.pop(next(iter(recent))))
 
     def _forget(self, old: Remembered | None) -> None:
         if old is not None:
@@ -102,7 +120,7 @@ class Finished:
         """Return whether the transaction of this event is finished. The time of an event is not
         after that of its end.
         """
-        remembered = self._recent.get(commit.transaction)
+        remembered = self._of_kind(commit.transaction).get(commit.transaction)
         if remembered is not None and (
             not remembered.time or commit.time // 1000 <= remembered.time
         ):

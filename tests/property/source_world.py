@@ -159,9 +159,7 @@ class Database:
         topics: Mapping[str, str] | None = None,
         *,
         is_in_order: bool = False,
-        truncates: bool = True,
     ) -> None:
-        self._truncates = truncates
         self._random, self.log = random, SourceLog(random, kind, is_in_order=is_in_order)
         self._topics = topics or {}
         self._tables: dict[str, dict[int, dict[str, bytes]]] = {table: {} for table in TABLES}
@@ -231,7 +229,7 @@ class Database:
         """A transaction, or one that only writes to the table of heartbeats."""
         random = self._random
         self._clock += random.choice((0, 0, 1, 500, -300, 300_000, 2_000_000))
-        if self._truncates and self.log.is_at_truncation() and random.random() < 0.1:
+        if self.log.is_at_truncation() and random.random() < 0.1:
             self._truncate()
             return
         name, log, begin, end, at = self.log.transaction()
@@ -472,15 +470,13 @@ def make(
         deaths: How often Debezium dies in each log.
         added: How many Kafka partitions are added in each log. Only in PostgreSQL, there are
             incremental snapshots meanwhile: elsewhere, their rows have no exact position.
-        begins_again: The log begins again so often, with a clock that goes back or not. A
-            truncation of MySQL has no place if the clock goes back, so there is none then.
+        begins_again: The log begins again so often, with a clock that goes back or not.
         topics_of: The topics of tables that are not named as their table.
         is_old: Debezium is older than 3.6.1.
         change: Changes what Debezium sends.
         after_each: Receives the topics when they have all of a log.
     """
-    truncates = not any(begins_again)
-    database = Database(random, kind, topics_of, is_in_order=bool(added), truncates=truncates)
+    database = Database(random, kind, topics_of, is_in_order=bool(added))
     for number in range(len(begins_again) + 1):
         if number:
             database.begin_again(is_clock_back=begins_again[number - 1])

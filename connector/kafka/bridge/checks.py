@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal
 
 from connector.errors import ConnectorError, TopicError
-from connector.errors.kafka import (
+from connector.errors.sources import (
     source_foreign,
     source_too_wide,
     source_topic_missing,

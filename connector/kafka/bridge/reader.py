@@ -17,7 +17,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as Assignment
 
 from connector.errors import BrokerError
-from connector.errors.kafka import (
+from connector.errors.sources import (
     source_records_deleted,
     source_topic_replaced,
     source_transactions_split,

@@ -19,7 +19,8 @@ from connector.clock import now_us
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.source_letters import ORDER_HEADER, AssignedOrder
 from connector.errors import ConnectorError, InvalidChangeError, TopicError
-from connector.errors.kafka import record_unreadable, source_position_missing, source_too_wide
+from connector.errors.kafka import record_unreadable
+from connector.errors.sources import source_position_missing, source_too_wide
 from connector.kafka import topics
 from connector.kafka.bridge.reader import SourceReader
 from connector.kafka.bridge.tables import BridgeTables, Warn
