@@ -206,7 +206,7 @@ def test_sigterm_ends_the_command_and_loses_nothing(
     """SRC-1, OPS-4, nothing_lost, nothing_invented: exit code 0, while it publishes."""
     file = tmp_path / "connector.toml"
     process = subprocess.Popen(
-        [*COMMAND, "--config", str(file), "bridge", "--stream", "shop"],
+        [*COMMAND, "--config", str(file), "bridge"],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

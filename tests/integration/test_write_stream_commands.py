@@ -120,11 +120,11 @@ def test_commit_list_show_and_discard(
     capsys.readouterr()
     assert cli.invoke(["write-streams", "commit", "--stream", "s", "w1/rows", "w2/rows"]) == 0
     first = capsys.readouterr().out
-    assert cli.invoke(["write-streams", "commit", "--stream", "s", "w2/rows", "w1/rows"]) == 0
+    assert cli.invoke(["write-streams", "commit", "w2/rows", "w1/rows"]) == 0
     assert capsys.readouterr().out == first
     assert cli.invoke(["write-streams", "commit", "--stream", "s", "w1/rows"]) == 1
     assert "ALREADY_COMMITTED" in capsys.readouterr().err
-    assert cli.invoke(["write-streams", "discard", "--stream", "s", "w3/rows"]) == 0
+    assert cli.invoke(["write-streams", "discard", "w3/rows"]) == 0
     assert cli.invoke(["write-streams", "discard", "--stream", "s", "w3/rows"]) == 0
     capsys.readouterr()
     assert cli.invoke(["write-streams", "list", "--stream", "s", "--json"]) == 0

@@ -94,7 +94,7 @@ def test_a_request_to_close_is_stored_with_its_author_time_and_reason(
     is one wish.
     """
     for name in (HOSTILE, "mistyped", HOSTILE):
-        assert cli.invoke(["partitions", "close", "--stream", "s", name, "--why", "gone"]) == 0
+        assert cli.invoke(["partitions", "close", name, "--why", "gone"]) == 0
     assert "\x1b" not in capsys.readouterr().err
     overrides = Overrides(str(folder)).requests(ClosePartition, "s", above=0)
     assert [

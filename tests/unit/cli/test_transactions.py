@@ -65,7 +65,7 @@ def test_a_release_is_stored_with_its_author_time_and_reason(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for id_ in ("tx-7", HOSTILE):
-        assert cli.invoke(["transactions", "release", "--stream", "s", id_, "--why", "lost"]) == 0
+        assert cli.invoke(["transactions", "release", id_, "--why", "lost"]) == 0
     assert "\x1b" not in capsys.readouterr().err
     overrides = Overrides(str(folder))
     requests = overrides.requests(ReleaseTransaction, "s", above=0)

@@ -69,10 +69,7 @@ def test_a_request_is_stored_with_its_author_time_and_reason(
     """WRS-18, WMK-8: it names the write stream and the commit timestamp of the release."""
     log(folder, releases(9))
     why = ["--why", "row 3 has no key"]
-    assert (
-        cli.invoke(["write-streams", "release", "--stream", "s", "w/a", "--without-rejected", *why])
-        == 0
-    )
+    assert cli.invoke(["write-streams", "release", "w/a", "--without-rejected", *why]) == 0
     (request,) = Overrides(str(folder)).requests(ReleaseRows, "s", above=0)
     assert (request.number, request.stream) == (1, "s")
     assert (request.write_stream, request.commit_timestamp) == ("w/a", C)
