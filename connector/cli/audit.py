@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import click
 
-from connector.cli.parameters import STREAM, config_of, json_option
+from connector.cli.parameters import config_of, json_option, streams_option
 from connector.cli.progress import Progress
 from connector.cli.terminal import (
     err,
@@ -26,14 +26,14 @@ from connector.text import FEW, counted
 
 
 @click.command()
-@click.argument("stream", type=STREAM, required=False)
+@streams_option
 @json_option("Print one JSON object per line for each stream.")
 @click.pass_context
 def command(ctx: click.Context, stream: str | None, *, as_json: bool) -> int:
-    """Check that each offset of STREAM is once in its changelog, and that each rejected record has
-    its dead letter.
+    """Check that each offset of a stream is once in its changelog, and that each rejected record
+    has its dead letter.
 
-    Without STREAM, all streams are checked. Offsets without a row are read in Kafka: they must have
+    Offsets without a row are read in Kafka: they must have
     no visible record. Results are kept, so they count after Kafka's retention. Exit code 1: a
     record is lost or duplicated, a dead letter is missing, or another program wrote to a table of
     the stream. If retention removed the evidence first, the exit code is 0, with a warning.

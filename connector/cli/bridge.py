@@ -7,7 +7,7 @@ from typing import Literal
 import click
 
 from connector.cli.log_lines import LogLines, log_options
-from connector.cli.parameters import STREAM, config_of, stop_on_signals
+from connector.cli.parameters import config_of, stop_on_signals, stream_of, stream_option
 from connector.cli.progress import Progress
 from connector.events import Level, info
 from connector.services.bridge import run_bridge
@@ -15,7 +15,7 @@ from connector.text import counted
 
 
 @click.command()
-@click.argument("stream", type=STREAM)
+@stream_option
 @click.option(
     "--once", is_flag=True, help="Publish up to the current end of every source topic, and stop."
 )
@@ -31,7 +31,7 @@ from connector.text import counted
 def command(
     ctx: click.Context,
     *,
-    stream: str,
+    stream: str | None,
     once: bool,
     skip: str,
     log_format: Literal["text", "json"],
@@ -46,10 +46,10 @@ def command(
     log, stop = LogLines(log_format, log_level), stop_on_signals()
     with log.showing_error(), Progress(log.show) as progress:
         config = config_of(ctx, source_tables=False)
-        show = progress.on_event
-        counts = run_bridge(config, stream, once=once, skip=skip, stop=stop, on_event=show)
+        show, name = progress.on_event, stream_of(config, stream).name
+        counts = run_bridge(config, name, once=once, skip=skip, stop=stop, on_event=show)
     left_out, letters = sum(counts.left_out.values()), counts.letters
     text = f"{counted(counts.changes, 'change')} and {counted(letters, 'dead letter')} published"
     figures = {"changes": counts.changes, "letters": letters, "left_out": left_out}
     text = f"{text}, {counted(left_out, 'record')} left out"
-    log.show(info("BRIDGE_ENDED", text, stream=stream, **figures))
+    log.show(info("BRIDGE_ENDED", text, stream=name, **figures))

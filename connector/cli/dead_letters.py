@@ -18,10 +18,9 @@ from connector.cli.letter_actions import (
     filter_options,
     group_option,
     letters_of,
-    stream_option,
 )
 from connector.cli.letter_view import print_letter, summary
-from connector.cli.parameters import json_option
+from connector.cli.parameters import json_option, stream_option
 from connector.cli.remedies import command_line
 from connector.cli.terminal import err, escaped, out, show_fact, show_table, show_text, table
 from connector.dead_letters.envelope import DeadLetter

@@ -10,9 +10,8 @@ from typing import Final
 
 import click
 
-from connector.cli.parameters import DURATION_S, STREAM, config_of
+from connector.cli.parameters import DURATION_S, config_of, stream_of, stream_option
 from connector.cli.terminal import err, out
-from connector.config.settings import find_stream
 
 DEFAULT_FOLDER: Final = Path(".lowmark/broker")
 DEFAULT_PORT: Final = 9092
@@ -79,7 +78,7 @@ def topic() -> None:
 
 
 @topic.command()
-@click.argument("stream", type=STREAM, required=False)
+@stream_option
 @click.option(
     "--kafka-partitions",
     type=click.IntRange(1),
@@ -113,19 +112,16 @@ def create(
     replication_factor: int | None,
     group: str | None,
 ) -> None:
-    """Create the topic of STREAM, its dead-letter topic, the ledger, and the catalog of its write
+    """Create the topic of a stream, its dead-letter topic, the ledger, and the catalog of its write
     streams, if they do not exist. Print the name of the topic.
 
-    STREAM is the name of a stream in the configuration, or the name of its topic. You can leave it
-    out if there is only one stream.
-
-    With --group, the topic of STREAM must exist. The topics of the group get its number of Kafka
-    partitions and its replication factor.
+    With --group, the topic of the stream must exist. The topics of the group get its number of
+    Kafka partitions and its replication factor.
     """
     from connector.kafka.topics import DEFAULT_MAX_MESSAGE_BYTES, create_group_topics, create_topic
 
     config = config_of(ctx)
-    source = find_stream(config, stream)
+    source = stream_of(config, stream)
     if group is not None:
         facts = create_group_topics(config.kafka, source.topic, group)
         err(f"{facts.topic} exists, with its ledger and its topic for replays")

@@ -24,12 +24,13 @@ from connector.cli.parameters import (
     RATE,
     SPAN,
     STEP,
-    STREAM,
     TABLE,
     Function,
     check_why,
     config_of,
     json_option,
+    stream_of,
+    stream_option,
     why_option,
 )
 from connector.cli.progress import Progress
@@ -105,11 +106,6 @@ _everything = click.option(
 )
 
 
-def stream_option(function: Function) -> Function:
-    text = "The stream; you can leave it out if there is only one."
-    return click.option("--stream", type=STREAM, help=text)(function)
-
-
 def group_option(function: Function) -> Function:
     return click.option(
         "--group",
@@ -146,7 +142,9 @@ def check_chosen(which: LetterFilter, everything: bool) -> None:
 
 def letters_of(ctx: click.Context, stream: str | None, group: str | None = None) -> DeadLetters:
     """The dead letters of the stream, or of the group of readers, that a call is for."""
-    return DeadLetters(config_of(ctx), stream, group=group, on_event=show_event)
+    config = config_of(ctx)
+    of_stream = stream_of(config, stream)
+    return DeadLetters(config, of_stream.name, group=group, on_event=show_event)
 
 
 @click.command()

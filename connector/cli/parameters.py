@@ -19,10 +19,12 @@ from click.shell_completion import CompletionItem
 from connector.clock import now_us
 from connector.config.settings_reader import parse_duration_ms
 from connector.errors import ConnectorError, InvalidChangeError
+from connector.errors.settings import stream_unknown
 from connector.state.pace import LEAST_RATE, MOST_RATE
+from connector.text import one_of
 
 if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig
+    from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.dead_letters.repair import Step
     from connector.services.reload import ConfigFile
 
@@ -53,6 +55,18 @@ def config_file_of(ctx: click.Context) -> ConfigFile:
     file = ctx.find_root().obj
     assert file is None or isinstance(file, Path)
     return ConfigFile(file)
+
+
+def stream_of(config: ConnectorConfig, name: str | None) -> StreamConfig:
+    """The stream that `stream_option` names, by its name or topic. Without a name, the only stream
+    of the configuration. Raises `ConfigError`.
+    """
+    from connector.config.settings import find_stream
+
+    if name is None and len(config.streams) > 1:
+        remedy = f"Add --stream with one of them, for example --stream {min(config.streams)}"
+        raise stream_unknown(None, one_of(config.streams), remedy)
+    return find_stream(config, name)
 
 
 def row_key_in(config: ConnectorConfig, table: str, text: str) -> bytes:
@@ -241,6 +255,18 @@ ADDRESS: Final = Parsed("address", _address)
 
 def json_option(text: str) -> Callable[[Function], Function]:
     return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def _stream_option(text: str) -> Callable[[Function], Function]:
+    return click.option("--stream", type=STREAM, help=text)
+
+
+stream_option: Final = _stream_option(
+    "The name or topic of the stream. You can leave it out if there is only one."
+)
+"""Adds `--stream` to a command that is for one stream: see `stream_of`."""
+streams_option: Final = _stream_option("Only this stream, by its name or topic. Default: all.")
+"""Adds `--stream` to a command that is for all streams."""
 
 
 def spark_options(function: Function) -> Function:

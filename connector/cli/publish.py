@@ -10,10 +10,9 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from connector.cli.parameters import RATE, STREAM, config_of
+from connector.cli.parameters import RATE, config_of, stream_of, stream_option
 from connector.cli.progress import Progress
 from connector.cli.terminal import err
-from connector.config.settings import find_stream
 from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError
 from connector.errors.records import line_refused
 from connector.state.pace import RateLimit
@@ -25,11 +24,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option(
-    "--stream",
-    type=STREAM,
-    help="The stream to publish to. You can leave it out if there is only one.",
-)
+@stream_option
 @click.option("--max-changes-per-s", type=RATE, help="Limit of records per second, without bursts.")
 @click.option(
     "--outbox",
@@ -55,7 +50,7 @@ def command(
     from connector.kafka.produce.producer import CopyingProducer
 
     config = config_of(ctx)
-    source = find_stream(config, stream)
+    source = stream_of(config, stream)
     if file.isatty():
         err("reading from the terminal, one JSON object per line; end with Ctrl-D")
     started_at = time.monotonic()

@@ -113,7 +113,7 @@ def _report_missing(missing: OpenLetters, stream: str) -> None:
         )
     if missing.withheld:
         releases = counted(missing.withheld, "release")
-        why = command_line("write-streams list", stream)
+        why = command_line("write-streams list", stream=stream)
         err(f"{releases} of write streams may have rows that are not shown; to see why: {why}")
 
 

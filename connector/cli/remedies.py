@@ -67,7 +67,7 @@ _LIST_LETTERS: Final = (Template("dead-letters list", options=_OF_STREAM),)
 _LIST_ALL_LETTERS: Final = (
     Template("dead-letters list --state any --json", (), _OF_STREAM, ("group",)),
 )
-_LIST_WRITE_STREAMS: Final = (Template("write-streams list", ("stream",)),)
+_LIST_WRITE_STREAMS: Final = (Template("write-streams list", options=_OF_STREAM),)
 _STOP_BROKER: Final = (Template("broker stop", options=("folder",)),)
 
 TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
@@ -80,7 +80,7 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "DEAD_LETTER_AMBIGUOUS": _LIST_ALL_LETTERS,
     "DEAD_LETTER_MISSING": _LIST_ALL_LETTERS,
     "SPARK_FAILED": (Template("run"),),
-    "RECORDS_DELETED": (Template("stream accept-loss", ("stream",)),),
+    "RECORDS_DELETED": (Template("stream accept-loss", options=_OF_STREAM),),
     "REJECTED_RATIO_EXCEEDED": (
         Template("dead-letters list", options=_OF_BATCH),
         # Without --execute it sends nothing: it shows what a replay would do.
@@ -91,7 +91,7 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "RELEASE_WITHHELD": _LIST_WRITE_STREAMS,
     "ROWS_BLOCKED": _LIST_LETTERS,
     "ROWS_NOT_SHOWN": _STATUS,
-    "STREAM_PARTITION_UNKNOWN": (Template("partitions list", ("stream",)),),
+    "STREAM_PARTITION_UNKNOWN": (Template("partitions list", options=_OF_STREAM),),
     "TABLES_STOPPED": _STATUS,
     "TABLE_COLUMNS_CHANGED": _REBUILD,
     "TABLE_COLUMN_LOST": _STATUS,
@@ -99,14 +99,14 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "TABLE_MISSING": (Template("run --once"),),
     "TABLE_REJECTS_CHANGES": _REBUILD,
     "TABLE_STALE": _STATUS,
-    "TRANSACTION_UNKNOWN": (Template("transactions list", ("stream",)),),
-    "TOPIC_MISSING": (Template("topic create", ("topic",), (), ("group",)),),
+    "TRANSACTION_UNKNOWN": (Template("transactions list", options=_OF_STREAM),),
+    "TOPIC_MISSING": (Template("topic create", (), _OF_STREAM, ("group",)),),
 }
 """Code -> the commands that help, in order. Each can be run without harm, or stops at once."""
 
 _VALIDATE: Final = Template("validate")
-_LIST_PARTITIONS: Final = Template("partitions list", ("stream",))
-_LIST_TRANSACTIONS: Final = Template("transactions list", ("stream",))
+_LIST_PARTITIONS: Final = Template("partitions list", options=_OF_STREAM)
+_LIST_TRANSACTIONS: Final = Template("transactions list", options=_OF_STREAM)
 _BATCHES_AND_APPLIES: Final = Template("jobs --by hour")
 _LAST_JOBS: Final = Template("jobs", options=("table",))
 REASONS: Final[Mapping[str, Template]] = {
@@ -115,7 +115,7 @@ REASONS: Final[Mapping[str, Template]] = {
     "UNREADABLE": _VALIDATE,
     "TABLE_STOPPED": _LAST_JOBS,
     "PIPELINE_WAITS": _VALIDATE,
-    "BRIDGE_DOWN": Template("bridge", ("stream",)),
+    "BRIDGE_DOWN": Template("bridge", options=_OF_STREAM),
     "RECORDS_HIDDEN": _LIST_PARTITIONS,
     "TABLE_STALE": _BATCHES_AND_APPLIES,
     "WATERMARK_STALLED": _LIST_PARTITIONS,
@@ -131,7 +131,7 @@ REASONS: Final[Mapping[str, Template]] = {
     "RELEASES_WITHHELD": _LIST_WRITE_STREAMS[0],
     "ERASURE_UNFINISHED": Template("erase --help"),
     "TRANSACTIONS_INCOMPLETE": _LIST_TRANSACTIONS,
-    "AUDIT_FAILED": Template("audit", ("stream",)),
+    "AUDIT_FAILED": Template("audit", options=_OF_STREAM),
     "JOB_FAILED": _LAST_JOBS,
     "MAINTENANCE_FAILED": _BATCHES_AND_APPLIES,
     "RELOAD_REFUSED": _VALIDATE,
@@ -165,10 +165,10 @@ def command_for(error: ConnectorError) -> str | None:
 def command_of(code: str, of_error: Mapping[str, object]) -> str | None:
     """The same for an event, which has the code and the fields of an error."""
     fields = dict(of_error)
-    if fields.get("topic") is not None:
+    if code == "TOPIC_MISSING" and "topic" in fields:
         topic = str(fields["topic"])
-        fields["topic"] = change_topic(topic_of_tables(topic_of_catalog(topic)))
-        fields.setdefault("group", _group_of(topic))
+        fields["stream"] = change_topic(topic_of_tables(topic_of_catalog(topic)))
+        fields["group"] = _group_of(topic)
     lines = [template.line(fields) for template in TEMPLATES.get(code, ())]
     return None if not lines or None in lines else " && ".join(filter(None, lines))
 

@@ -150,7 +150,9 @@ def commands(report: StatusReport) -> list[str]:
     """The commands that help with the reasons and the hints, each once."""
     of_reasons = map(command_of_reason, report.reasons)
     stalled = [stream.name for stream in report.streams.values() if stream.stalled]
-    of_stalls = (command_line("partitions list", name) for name in stalled)  # also unverified ones
+    of_stalls = (
+        command_line("partitions list", stream=name) for name in stalled
+    )  # also unverified ones
     of_columns = (line for table in report.tables.values() for line in add_column(table))
     return list(dict.fromkeys([*of_reasons, *of_stalls, *of_columns]))
 
@@ -168,7 +170,7 @@ def facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     if stream.bridge is not None:
         yield from stream.bridge.facts(stream.now)
         if transaction := stream.bridge.lacking:
-            skip = command_line("bridge", stream.name, skip_transaction=transaction)
+            skip = command_line("bridge", stream=stream.name, skip_transaction=transaction)
             yield "if they are lost", skip
     yield from _progress_facts(stream)
     yield from _partition_facts(stream)

@@ -9,7 +9,15 @@ from __future__ import annotations
 import click
 
 from connector.cli.layout import Table
-from connector.cli.parameters import MOMENT, STREAM, check_why, config_of, json_option, why_option
+from connector.cli.parameters import (
+    MOMENT,
+    check_why,
+    config_of,
+    json_option,
+    stream_of,
+    stream_option,
+    why_option,
+)
 from connector.cli.remedies import command_line
 from connector.cli.terminal import err, escaped, out, show_table, shown_bytes, table
 from connector.records.json_view import to_line
@@ -34,14 +42,15 @@ def partitions() -> None:
 
 
 @partitions.command("list")
-@click.argument("stream", type=STREAM, required=False)
+@stream_option
 @json_option("Print one JSON object per line for each stream partition.")
 @click.pass_context
 def list_partitions(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
-    """Show the active stream partitions of STREAM: the low watermark of each, its last move, and
+    """Show the active stream partitions of a stream: the low watermark of each, its last move, and
     the partitions that it waits for.
     """
-    listed = partitions_of(config_of(ctx), stream)
+    config = config_of(ctx)
+    listed = partitions_of(config, stream_of(config, stream).name)
     if as_json:
         for status in listed.partitions:
             out(to_line(status.to_json()))
@@ -84,21 +93,22 @@ def _range(keys: KeyRange | None) -> str:
 
 
 @partitions.command()
-@click.argument("stream", type=STREAM)
+@stream_option
 @click.argument("name", metavar="NAME")
 @why_option
 @click.pass_context
-def close(ctx: click.Context, stream: str, name: str, why: str) -> None:
-    """Close stream partition NAME of STREAM: it no longer delays the low watermark. A closed
-    partition cannot come back.
+def close(ctx: click.Context, stream: str | None, name: str, why: str) -> None:
+    """Close stream partition NAME: it no longer delays the low watermark. A closed partition cannot
+    come back.
 
     Ingest closes it with its next batch, within ten seconds (90 in an object store) if there is
     nothing to read, or when it runs again. Records that the partition still sends are late, and
     are applied.
     """
-    request, is_new = close_partition(config_of(ctx), stream, name, why=why)
+    config = config_of(ctx)
+    request, is_new = close_partition(config, stream_of(config, stream).name, name, why=why)
     if is_new:
-        check = command_line("partitions list", request.stream)
+        check = command_line("partitions list", stream=request.stream)
         err(f"{name} of {request.stream} closes with the next batch; to check it: {check}")
     else:
         err(
@@ -113,15 +123,16 @@ def transactions() -> None:
 
 
 @transactions.command("list")
-@click.argument("stream", type=STREAM, required=False)
+@stream_option
 @json_option("Print one JSON object per line for each transaction.")
 @click.pass_context
 def list_transactions(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
-    """Show the transactions of STREAM that lack records, the oldest first.
+    """Show the transactions of a stream that lack records, the oldest first.
 
     Ingest looks for them once a minute, below the low watermark of the stream.
     """
-    incomplete = incomplete_transactions(config_of(ctx), stream)
+    config = config_of(ctx)
+    incomplete = incomplete_transactions(config, stream_of(config, stream).name)
     if as_json:
         for transaction in incomplete:
             out(to_line(view(transaction)))
@@ -140,7 +151,7 @@ def list_transactions(ctx: click.Context, stream: str | None, *, as_json: bool) 
 
 
 @transactions.command()
-@click.argument("stream", type=STREAM)
+@stream_option
 @click.argument("transaction", metavar="ID")
 @click.option(
     "--commit-timestamp",
@@ -150,17 +161,23 @@ def list_transactions(ctx: click.Context, stream: str | None, *, as_json: bool) 
 @why_option
 @click.pass_context
 def release(
-    ctx: click.Context, stream: str, transaction: str, commit_timestamp: int | None, why: str
+    ctx: click.Context,
+    stream: str | None,
+    transaction: str,
+    commit_timestamp: int | None,
+    why: str,
 ) -> None:
-    """Have no table wait for transaction ID of STREAM any more. Tables then show the records that
-    are there.
+    """Have no table wait for transaction ID any more. Tables then show the records that are there.
 
     Ingest takes the request within ten seconds (90 in an object store), or when it runs again.
     """
-    release_transaction(
-        config_of(ctx), stream, transaction, commit_timestamp=commit_timestamp, why=why
+    config = config_of(ctx)
+    request = release_transaction(
+        *(config, stream_of(config, stream).name, transaction),
+        commit_timestamp=commit_timestamp,
+        why=why,
     )
-    check = command_line("transactions list", stream)
+    check = command_line("transactions list", stream=request.stream)
     err(f"{escaped(transaction)} is released with the next check; to check it: {check}")
 
 
@@ -170,19 +187,21 @@ def stream() -> None:
 
 
 @stream.command("accept-loss")
-@click.argument("name", metavar="STREAM", type=STREAM)
+@stream_option
 @click.option("--why", help="The reason. Without it, the lost offsets are only shown.")
 @click.pass_context
-def accept_loss_command(ctx: click.Context, name: str, why: str | None) -> None:
-    """Have ingest of STREAM go on behind the records that Kafka deleted before they were read.
+def accept_loss_command(ctx: click.Context, stream: str | None, why: str | None) -> None:
+    """Have ingest of a stream go on behind the records that Kafka deleted before they were read.
 
-    `status` and `audit` show the loss from then on. No table of STREAM is a consistent cut until
-    you confirm it: connector table confirm.
+    `status` and `audit` show the loss from then on. No table of the stream is a consistent cut
+    until you confirm it: connector table confirm.
     """
+    config = config_of(ctx)
+    name = stream_of(config, stream).name
     if why is None:
-        out(text_of(lost_records(config_of(ctx), name)))
+        out(text_of(lost_records(config, name)))
         err("nothing is accepted yet: to go on without these records, give the reason with --why")
         return
     check_why(why)
-    request = accept_loss(config_of(ctx), name, why=why)
+    request = accept_loss(config, name, why=why)
     err(f"accepted: {text_of(request.lost)}; ingest goes on behind them when it starts again")

@@ -12,18 +12,19 @@ import click
 
 from connector.cli.parameters import (
     DURATION_S,
-    STREAM,
     TABLE,
     config_of,
     json_option,
     spark_options,
+    stream_of,
+    stream_option,
     why_option,
 )
 from connector.cli.progress import Progress
 from connector.cli.terminal import err, escaped, out, show_event, show_table
 from connector.cli.terminal import table as empty_table
 from connector.clock import now_us
-from connector.config.settings import find_stream, find_table
+from connector.config.settings import find_table
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
 from connector.services import tables
@@ -280,9 +281,7 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
     " input. Otherwise a topic of the stream's source: its newest records are read.",
 )
 @click.option("--key", multiple=True, help="A key column, for lines that have no keys. Repeatable.")
-@click.option(
-    "--stream", type=STREAM, help="The stream. You can leave it out if there is only one."
-)
+@stream_option
 @click.pass_context
 def define(ctx: click.Context, given: str, key: tuple[str, ...], stream: str | None) -> None:
     """Print sections [tables.NAME] for the tables that a file or a topic shows, to edit.
@@ -291,7 +290,7 @@ def define(ctx: click.Context, given: str, key: tuple[str, ...], stream: str | N
     with key and value, as kcat -J writes it.
     """
     config = config_of(ctx)
-    of_stream = find_stream(config, stream)
+    of_stream = stream_of(config, stream)
     if given == "-" or Path(given).exists():
         try:
             with click.open_file(given, encoding="utf-8-sig") as file:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from connector.cli.parameters import MOMENT, START, STREAM, config_of
+from connector.cli.parameters import MOMENT, START, config_of, stream_of, stream_option
 from connector.cli.terminal import err, out
-from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables, find_stream
+from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
 from connector.dead_letters.envelope import letter_id
 from connector.records.json_view import to_json
 from connector.records.rejection import Rejection
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("stream", type=STREAM, required=False)
+@stream_option
 @click.option(
     "--from",
     "start",
@@ -70,7 +70,7 @@ def command(
     staged: bool,
     limit: int | None,
 ) -> None:
-    """Print the records of STREAM, one JSON object per line. `connector publish` can read them,
+    """Print the records of a stream, one JSON object per line. `connector publish` can read them,
     except rows of write streams and releases.
 
     Records of one Kafka partition are in order. A release or truncation is printed once, although
@@ -83,7 +83,7 @@ def command(
     from connector.kafka import ChangeConsumer, CommitRange, WatermarkConsumer
 
     config = config_of(ctx)
-    source = find_stream(config, stream)
+    source = stream_of(config, stream)
     options: dict[str, Any] = {
         "start": start,
         "staged": staged,

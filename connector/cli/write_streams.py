@@ -11,10 +11,11 @@ import click
 from connector.cli.parameters import (
     DURATION_S,
     MOMENT,
-    STREAM,
     check_why,
     config_of,
     json_option,
+    stream_of,
+    stream_option,
 )
 from connector.cli.remedies import command_line
 from connector.cli.terminal import err, escaped, out, show_event, show_table, table
@@ -41,14 +42,15 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("stream", type=STREAM, required=False)
+@stream_option
 @json_option("Print one JSON object per line for each write stream.")
 @click.pass_context
 def list_(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
-    """Show the write streams of STREAM, the sessions that have probably died, and the releases that
-    are not complete.
+    """Show the write streams of a stream, the sessions that have probably died, and the releases
+    that are not complete.
     """
-    listed = list_write_streams(config_of(ctx), stream)
+    config = config_of(ctx)
+    listed = list_write_streams(config, stream_of(config, stream).name)
     if as_json:
         for status in listed.write_streams.values():
             out(to_line(status.to_json()))
@@ -95,7 +97,8 @@ def _print_remedies(listed: WriteStreamList) -> None:
             f" {session.stream_partition} has not moved for {since}, and delays the low watermark"
         )
         if session.write_streams:
-            end = command_line("write-streams finalize", listed.stream, session.write_streams[0])
+            name, words = session.write_streams[0], "write-streams finalize"
+            end = command_line(words, name, stream=listed.stream)
             err(f"to end it: {end}")
     if any(release.withheld is Withheld.NO for release in listed.releases):
         err(f"to ingest the rows: {command_line('run')}")
@@ -124,16 +127,17 @@ def request_of(release: ReleaseStatus, listed: WriteStreamList) -> str:
     ]
     time = str(view_of_time(release.commit_timestamp)) if len(alike) > 1 else None
     words = f"write-streams release {_RELEASES[release.withheld]}"
-    return command_line(words, listed.stream, name, commit_timestamp=time)
+    return command_line(words, name, stream=listed.stream, commit_timestamp=time)
 
 
 @command.command()
-@click.argument("stream", type=STREAM)
+@stream_option
 @click.argument("name", metavar="NAME")
 @click.pass_context
-def show(ctx: click.Context, stream: str, name: str) -> None:
-    """Print write stream NAME of STREAM as one JSON object."""
-    streams = list_write_streams(config_of(ctx), stream).write_streams
+def show(ctx: click.Context, stream: str | None, name: str) -> None:
+    """Print write stream NAME as one JSON object."""
+    config = config_of(ctx)
+    streams = list_write_streams(config, stream_of(config, stream).name).write_streams
     if name not in streams:
         if similar := nearest(name, streams):
             err(similar)
@@ -142,21 +146,22 @@ def show(ctx: click.Context, stream: str, name: str) -> None:
 
 
 @command.command()
-@click.argument("stream", type=STREAM)
+@stream_option
 @click.argument("name", metavar="NAME")
 @click.pass_context
-def finalize(ctx: click.Context, stream: str, name: str) -> None:
-    """Finalize write stream NAME of STREAM, whose session is lost: it takes no rows any more.
+def finalize(ctx: click.Context, stream: str | None, name: str) -> None:
+    """Finalize write stream NAME, whose session is lost: it takes no rows any more.
 
     This ends the session. If its process is still alive, its next call fails. The stream partitions
     of the session end, too. This may take a minute.
     """
-    rows = finalize_write_stream(config_of(ctx), stream, name)
+    config = config_of(ctx)
+    rows = finalize_write_stream(config, stream_of(config, stream).name, name)
     err(f"{escaped(name)} is finalized, with {counted(rows, 'row')}")
 
 
 @command.command()
-@click.argument("stream", type=STREAM)
+@stream_option
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option(
     "--as-of",
@@ -164,28 +169,30 @@ def finalize(ctx: click.Context, stream: str, name: str) -> None:
     help="The commit timestamp of a backfill: a time at or before its export. Newer changes keep"
     " their values.",
 )
-@click.option("--wait", is_flag=True, help="Wait until every table of STREAM shows the rows.")
+@click.option("--wait", is_flag=True, help="Wait until every table of the stream shows the rows.")
 @click.option("--timeout", type=DURATION_S, help="How long --wait waits. Default: for ever.")
 @click.pass_context
 def commit(
     ctx: click.Context,
-    stream: str,
+    stream: str | None,
     names: tuple[str, ...],
     *,
     as_of: int | None,
     wait: bool,
     timeout: int | None,
 ) -> None:
-    """Commit the pending write streams NAME... of STREAM: all their rows become visible together.
-    They must be finalized. Print the commit timestamp.
+    """Commit the pending write streams NAME...: all their rows become visible together. They must
+    be finalized. Print the commit timestamp.
 
     If you repeat the command with the same write streams, it prints the same commit timestamp.
     """
     if timeout is not None and not wait:
         raise click.UsageError("use --timeout with --wait")
+    config = config_of(ctx)
+    of_stream = stream_of(config, stream)
     commit_timestamp = commit_write_streams(
-        config_of(ctx),
-        stream,
+        config,
+        of_stream.name,
         names,
         as_of=as_of,
         wait=wait,
@@ -193,24 +200,25 @@ def commit(
         on_event=show_event,
     )
     out(str(view_of_time(commit_timestamp)))
-    shown = f", and applied to every table of {stream}" if wait else ""
+    shown = f", and applied to every table of {of_stream.name}" if wait else ""
     err(f"{counted(len(set(names)), 'write stream')} committed{shown}")
 
 
 @command.command()
-@click.argument("stream", type=STREAM)
+@stream_option
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.pass_context
-def discard(ctx: click.Context, stream: str, names: tuple[str, ...]) -> None:
-    """Discard the pending or buffered write streams NAME... of STREAM: their rows that are not
-    released never become visible. They must be finalized or expired. You cannot undo this.
+def discard(ctx: click.Context, stream: str | None, names: tuple[str, ...]) -> None:
+    """Discard the pending or buffered write streams NAME...: their rows that are not released never
+    become visible. They must be finalized or expired. You cannot undo this.
     """
-    discard_write_streams(config_of(ctx), stream, names)
+    config = config_of(ctx)
+    discard_write_streams(config, stream_of(config, stream).name, names)
     err(f"{counted(len(set(names)), 'write stream')} discarded")
 
 
 @command.command()
-@click.argument("stream", type=STREAM)
+@stream_option
 @click.argument("name", metavar="NAME")
 @click.option(
     "--commit-timestamp",
@@ -229,7 +237,7 @@ def discard(ctx: click.Context, stream: str, names: tuple[str, ...]) -> None:
 @click.pass_context
 def release(
     ctx: click.Context,
-    stream: str,
+    stream: str | None,
     name: str,
     *,
     commit_timestamp: int | None,
@@ -237,8 +245,8 @@ def release(
     again: bool,
     why: str | None,
 ) -> None:
-    """Make the rows of a withheld release of STREAM visible. NAME is a write stream of the release,
-    as `connector write-streams list` shows it. All write streams of the release become visible.
+    """Make the rows of a withheld release visible. NAME is a write stream of the release, as
+    `connector write-streams list` shows it. All write streams of the release become visible.
 
     Ingest takes the request within ten seconds (90 in an object store), or when it runs again.
     """
@@ -249,11 +257,12 @@ def release(
     if again and why is not None:
         raise click.UsageError("use --why with --without-rejected only")
     config = config_of(ctx)
+    of_stream = stream_of(config, stream).name
     if again:
-        new = release_again(config, stream, name, commit_timestamp=commit_timestamp)
+        new = release_again(config, of_stream, name, commit_timestamp=commit_timestamp)
         out(str(view_of_time(new)))
         err("the rows have a new commit timestamp")
     else:
-        release_rows(config, stream, name, commit_timestamp=commit_timestamp, why=why or "")
+        release_rows(config, of_stream, name, commit_timestamp=commit_timestamp, why=why or "")
         err("the release becomes visible without the rejected rows")
-    err(f"to check it: {command_line('write-streams list', stream)}")
+    err(f"to check it: {command_line('write-streams list', stream=of_stream)}")

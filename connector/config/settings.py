@@ -279,7 +279,8 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
     if name is None:
         if len(config.streams) == 1:
             return next(iter(config.streams.values()))
-        raise stream_unknown(None, one_of(config.streams), "Name one of them")
+        remedy = "Name one of them" if config.streams else "Add a section [streams.NAME]"
+        raise stream_unknown(None, one_of(config.streams), remedy)
     if not isinstance(name, str):
         raise argument_invalid("stream", name, "the name or topic of a stream")
     by_topic = {stream.topic: stream for stream in config.streams.values()}

@@ -98,7 +98,7 @@ class Demo(Scenes):
         )
         stack.callback(lambda: self.debezium.kill())
         self.debezium.start()
-        self.bridge = self._command("bridge", STREAM)
+        self.bridge = self._command("bridge", "--stream", STREAM)
         stack.callback(lambda: self.bridge.kill())
         self.pipeline = self._command("run")
         stack.callback(lambda: self.pipeline.kill())
@@ -135,7 +135,7 @@ class Demo(Scenes):
 
     def _kill_bridge(self) -> None:
         self.bridge.kill()
-        self.bridge = self._command("bridge", STREAM)
+        self.bridge = self._command("bridge", "--stream", STREAM)
 
     def _kill_pipeline(self) -> None:
         self.pipeline.kill()

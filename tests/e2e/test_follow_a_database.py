@@ -101,7 +101,7 @@ class Deployment:
     def start_bridge(self) -> subprocess.Popen[bytes]:
         with (self.folder / "bridge.log").open("ab") as log:
             return subprocess.Popen(
-                [CONNECTOR, "bridge", "shop"],
+                [CONNECTOR, "bridge", "--stream", "shop"],
                 cwd=self.folder,
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
@@ -170,7 +170,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 def test_the_commands_of_the_page(deployment: Deployment) -> None:
     """SRC-11: from a database to a table, as a reader types it."""
-    (commands,) = [block for block in code_blocks(PAGE, "console") if "bridge shop --once" in block]
+    blocks = code_blocks(PAGE, "console")
+    (commands,) = [block for block in blocks if "bridge --stream shop --once" in block]
     for line in commands.splitlines():
         program, *arguments = line.split()
         assert program == "connector"
@@ -236,7 +237,7 @@ def test_every_part_is_killed(deployment: Deployment) -> None:
     finally:
         bridge.kill()
         bridge.wait()
-    deployment.connector("bridge", "shop", "--once")
+    deployment.connector("bridge", "--stream", "shop", "--once")
     deployment.connector("run", "--once")
     for table in TABLES:
         assert deployment.read(table) == deployment.true_rows(table)

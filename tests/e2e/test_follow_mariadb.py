@@ -181,7 +181,7 @@ class Stream:
     def start(self) -> subprocess.Popen[bytes]:
         with (self.folder / "bridge.log").open("ab") as log:
             return subprocess.Popen(
-                [CONNECTOR, "bridge", self.name],
+                [CONNECTOR, "bridge", "--stream", self.name],
                 cwd=self.folder,
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,

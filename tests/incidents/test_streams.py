@@ -44,7 +44,7 @@ def test_a_dead_producer(desk: Desk) -> None:
             return True
 
         def is_listed(name: str) -> bool:
-            assert desk.does("connector partitions list s --json") == 0
+            assert desk.does("connector partitions list --stream s --json") == 0
             return f'"{name}"' in desk.out
 
         desk.meanwhile = lives
@@ -57,9 +57,9 @@ def test_a_dead_producer(desk: Desk) -> None:
         desk.shows(STALLED, alerts={"LowmarkWatermarkStalled"}, growing=[HELD])
         assert "no heartbeat of dead" in desk.out
         until(lambda: lives() and desk.table() == desk.truth())
-        assert "run: connector partitions list s" in desk.status()
+        assert "run: connector partitions list --stream s" in desk.status()
         assert is_listed("dead")
-        assert desk.does('connector partitions close s dead --why "decommissioned"') == 0
+        assert desk.does('connector partitions close --stream s dead --why "decommissioned"') == 0
         until(lambda: not is_listed("dead"))
         desk.is_well()
     assert desk.error is None
@@ -162,7 +162,7 @@ def test_records_that_are_deleted_before_they_are_read(desk: Desk, admin: AdminC
     desk.shows("PIPELINE_DOWN stream s", alerts={"LowmarkDown"})
     assert "RECORDS_DELETED" in desk.out
     assert desk.does("connector read accounts --allow-stale") == 0
-    assert desk.does('connector stream accept-loss s --why "sent again"') == 0
+    assert desk.does('connector stream accept-loss --stream s --why "sent again"') == 0
     with desk.running():
         until(lambda: desk.applied("accounts", "copies"))
         assert desk.table() == desk.truth()

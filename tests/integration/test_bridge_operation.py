@@ -206,7 +206,7 @@ def test_sigterm_ends_the_command_and_loses_nothing(
     """SRC-1, OPS-4, nothing_lost, nothing_invented: exit code 0, while it publishes."""
     file = tmp_path / "connector.toml"
     process = subprocess.Popen(
-        [*COMMAND, "--config", str(file), "bridge", "shop"],
+        [*COMMAND, "--config", str(file), "bridge"],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -338,7 +338,7 @@ def test_the_status_says_whether_a_bridge_runs(
     assert reasons() == [], "everything is published"
     source.commit(("a", 1, {"n": "t"}))
     assert reasons() == [process().text]
-    assert "connector bridge shop" in commands(status(config))
+    assert "connector bridge --stream shop" in commands(status(config))
     run_bridge(config, once=True)
     source.commit(("a", 1, {"n": "u"}))
     assert reasons() == [], "it was to end"

@@ -358,7 +358,7 @@ def test_an_unknown_letter_is_an_error(shell: Shell) -> None:
 
 def test_a_topic_that_exists_is_left_as_it_is(shell: Shell, topic: str) -> None:
     """REC-2."""
-    assert shell.run("topic", "create", "s", "--kafka-partitions", "9") == 1
+    assert shell.run("topic", "create", "--stream", "s", "--kafka-partitions", "9") == 1
     assert f"The topic {topic} exists with other properties" in shell.err
     assert "another name" in shell.err
     assert "delete" not in shell.err, "it may be the topic of another program"

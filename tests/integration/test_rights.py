@@ -133,8 +133,8 @@ def commit(of: Try) -> None:
     pending(of, "w2")
     pending(of, "w3")
     for action, stream in (("finalize", "w2"), ("commit", "w2"), ("finalize", "w3")):
-        of.call("write-streams", action, "s", f"{stream}/rows")
-    of.call("write-streams", "discard", "s", "w3/rows")
+        of.call("write-streams", action, "--stream", "s", f"{stream}/rows")
+    of.call("write-streams", "discard", "--stream", "s", "w3/rows")
 
 
 def bridge(of: Try) -> None:

@@ -68,9 +68,9 @@ def test_a_lost_session_is_ended_before_its_write_stream_is_finalized(
 ) -> None:
     """WRS-13: and repeated, it answers the row count and ends no session."""
     session = lost(kafka, topic, "w1")
-    assert cli.invoke(["write-streams", "commit", "s", "w1/rows"]) == 1
+    assert cli.invoke(["write-streams", "commit", "--stream", "s", "w1/rows"]) == 1
     assert "NOT_FINALIZED" in capsys.readouterr().err
-    assert cli.invoke(["write-streams", "finalize", "s", "w1/rows"]) == 0
+    assert cli.invoke(["write-streams", "finalize", "--stream", "s", "w1/rows"]) == 0
     assert "with 5 rows" in capsys.readouterr().err
     stream = session.stream("rows", kind="pending")
     with pytest.raises(WriterConflictError):
@@ -102,8 +102,8 @@ def test_a_committed_session_that_died_is_named_and_ended(
     assert cli.invoke(["write-streams", "list"]) == 0
     said = capsys.readouterr().err
     assert f"session job has probably died: its stream partition {name}" in said
-    assert "connector write-streams finalize s job/rows" in said
-    assert cli.invoke(["write-streams", "finalize", "s", "job/rows"]) == 0
+    assert "connector write-streams finalize --stream s job/rows" in said
+    assert cli.invoke(["write-streams", "finalize", "--stream", "s", "job/rows"]) == 0
     for of_partition in of_kind(read(kafka, topic), ChildPartitions):
         last = of_partition[-1]
         assert isinstance(last, ChildPartitions)
@@ -118,16 +118,16 @@ def test_commit_list_show_and_discard(
     for name in ("w1", "w2", "w3"):
         lost(kafka, topic, name).stream("rows", kind="pending").finalize()
     capsys.readouterr()
-    assert cli.invoke(["write-streams", "commit", "s", "w1/rows", "w2/rows"]) == 0
+    assert cli.invoke(["write-streams", "commit", "--stream", "s", "w1/rows", "w2/rows"]) == 0
     first = capsys.readouterr().out
-    assert cli.invoke(["write-streams", "commit", "s", "w2/rows", "w1/rows"]) == 0
+    assert cli.invoke(["write-streams", "commit", "w2/rows", "w1/rows"]) == 0
     assert capsys.readouterr().out == first
-    assert cli.invoke(["write-streams", "commit", "s", "w1/rows"]) == 1
+    assert cli.invoke(["write-streams", "commit", "--stream", "s", "w1/rows"]) == 1
     assert "ALREADY_COMMITTED" in capsys.readouterr().err
-    assert cli.invoke(["write-streams", "discard", "s", "w3/rows"]) == 0
-    assert cli.invoke(["write-streams", "discard", "s", "w3/rows"]) == 0
+    assert cli.invoke(["write-streams", "discard", "w3/rows"]) == 0
+    assert cli.invoke(["write-streams", "discard", "--stream", "s", "w3/rows"]) == 0
     capsys.readouterr()
-    assert cli.invoke(["write-streams", "list", "s", "--json"]) == 0
+    assert cli.invoke(["write-streams", "list", "--stream", "s", "--json"]) == 0
     found = list(map(json.loads, capsys.readouterr().out.splitlines()))
     assert [(one["write_stream"], one["kind"], one["state"], one["end"]) for one in found] == [
         ("w1/rows", "pending", "committed", 5),
@@ -135,11 +135,11 @@ def test_commit_list_show_and_discard(
         ("w3/rows", "pending", "discarded", 5),
     ]
     assert found[0]["commit_timestamp"] == first.strip()
-    assert cli.invoke(["write-streams", "show", "s", "w1/rows"]) == 0
+    assert cli.invoke(["write-streams", "show", "--stream", "s", "w1/rows"]) == 0
     assert json.loads(capsys.readouterr().out) == found[0]
-    assert cli.invoke(["write-streams", "show", "s", "w1/row"]) == 1
+    assert cli.invoke(["write-streams", "show", "--stream", "s", "w1/row"]) == 1
     assert "did you mean w1/rows?" in capsys.readouterr().err
-    assert cli.invoke(["write-streams", "list", "s"]) == 0
+    assert cli.invoke(["write-streams", "list", "--stream", "s"]) == 0
     assert "w3/rows" in capsys.readouterr().out
     with pytest.raises(WriteStreamError) as late:
         commit_write_streams(load_config(), "s", ["w2/rows", "w1/rows"], wait=True, timeout_s=0.1)
@@ -158,8 +158,8 @@ def test_validate_names_the_catalog(
     assert cli.invoke(["validate"]) == 0
     assert "write sessions cannot be opened" in capsys.readouterr().out
     assert cli.invoke(["write-streams", "list"]) == 1
-    assert f"connector topic create {topic}" in capsys.readouterr().err
-    assert cli.invoke(["topic", "create", "s", "--kafka-partitions", "2"]) == 0
+    assert f"connector topic create --stream {topic}" in capsys.readouterr().err
+    assert cli.invoke(["topic", "create", "--stream", "s", "--kafka-partitions", "2"]) == 0
     assert cli.invoke(["write-streams", "list"]) == 0
     assert "0 write streams of s" in capsys.readouterr().err
 

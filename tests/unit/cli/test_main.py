@@ -114,7 +114,7 @@ stream = "orders"
         ("connector --conf", ["--config"]),
         ("connector table se", ["set"]),
         ("connector read ''", ["accounts"]),
-        ("connector --config settings.toml partitions list or", ["orders"]),
+        ("connector --config settings.toml partitions list --stream or", ["orders"]),
         ("connector dead-letters replay --stream o", ["orders", "other"]),
         ("connector dead-letters list --table a", ["accounts"]),
         ("connector --config missing.toml read a", []),

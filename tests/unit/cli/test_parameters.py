@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 
 from connector import cli
-from connector.cli.parameters import BYTES, CORES, DURATION_S, MEMORY, SPAN, START, STEP
+from connector.cli.parameters import (
+    BYTES,
+    CORES,
+    DURATION_S,
+    MEMORY,
+    SPAN,
+    START,
+    STEP,
+    STREAM,
+    stream_option,
+)
 
 
 @pytest.mark.parametrize(("text", "expected_s"), [("7d", 604_800), ("1500ms", 2), (5, 5)])
@@ -111,3 +123,112 @@ def test_cores_and_memory_that_spark_refuses_are_a_wrong_call(
     """OPS-10: exit code 2, before a file is read or a JVM is started."""
     assert cli.invoke(words) == 2
     assert "write" in capsys.readouterr().err
+
+
+# ── the stream of a command ───────────────────────────────────────────────────────────────────────
+
+
+def commands_in(command: click.Command, *words: str) -> Iterator[tuple[str, click.Command]]:
+    """Each command that is not a group, by its words."""
+    if not isinstance(command, click.Group):
+        yield " ".join(words), command
+        return
+    for name in command.list_commands(ctx := click.Context(command)):
+        found = command.get_command(ctx, name)
+        assert found is not None
+        yield from commands_in(found, *words, name)
+
+
+COMMANDS = dict(commands_in(cli.cli))
+OF_A_STREAM = {
+    words for words, each in COMMANDS.items() if "stream" in {param.name for param in each.params}
+}
+
+
+def is_named_as_everywhere(param: click.Parameter) -> bool:
+    """Whether a parameter that names a stream is an option `--stream` that can be left out."""
+    if param.type is not STREAM and param.name != "stream" and "--stream" not in param.opts:
+        return True
+    return (
+        isinstance(param, click.Option)
+        and (param.opts, param.secondary_opts) == (["--stream"], [])
+        and not param.required
+        and param.type is STREAM
+    )
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_names_a_stream_in_the_same_way(words: str) -> None:
+    """OPS-10."""
+    assert [param for param in COMMANDS[words].params if not is_named_as_everywhere(param)] == []
+
+
+def test_another_way_to_name_a_stream_is_noticed() -> None:
+    @click.command()
+    @click.argument("stream", type=STREAM, required=False)
+    @click.argument("name", type=STREAM)
+    @click.option("-s", "--stream", "other", type=STREAM)
+    @click.option("--stream", "free")
+    @stream_option
+    def command() -> None: ...
+
+    assert [is_named_as_everywhere(param) for param in command.params] == [False] * 4 + [True]
+
+
+TWO_STREAMS = """
+warehouse = "w"
+kafka.bootstrap_servers = "127.0.0.1:1"
+streams.orders.topic = "orders"
+streams.other.topic = "other"
+"""
+FURTHER = {"--why": ["--why", "x"], "--from": ["--from", "t"]}
+CHOICES = {
+    "dead-letters discard": ["--all"],
+    "dead-letters park": ["--all"],
+    "dead-letters reopen": ["--all"],
+    "dead-letters replay": ["--all"],
+    "publish": ["/dev/null"],
+    "write-streams release": ["--again"],
+}
+
+
+@pytest.mark.parametrize("words", sorted(OF_A_STREAM - {"audit"}))
+def test_of_several_streams_a_command_needs_one(
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """OPS-10: the error names the streams, and what to add."""
+    monkeypatch.chdir(tmp_path)
+    Path("connector.toml").write_text(TWO_STREAMS)
+    call = [*words.split(), *CHOICES.get(words, [])]
+    for param in COMMANDS[words].params:
+        if param.required:
+            call += FURTHER.get(param.opts[-1], ["x"])
+    assert cli.invoke(call) == 1
+    said = capsys.readouterr().err
+    assert "error:  No stream is named" in said
+    assert "orders, other" in said
+    assert "Add --stream with one of them, for example --stream orders" in said
+
+
+def test_the_streams_of_a_command_are_all_of_them_or_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TBL-6: `audit` is for all streams."""
+    monkeypatch.chdir(tmp_path)
+    Path("connector.toml").write_text(TWO_STREAMS)
+    for call, streams in ([], {"orders", "other"}), (["--stream", "other"], {"other"}):
+        assert cli.invoke(["audit", *call]) == 0
+        said = capsys.readouterr().err
+        assert {name for name in ("orders", "other") if name in said} == streams
+
+
+def test_a_configuration_without_streams_needs_a_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("connector.toml").write_text(TWO_STREAMS.partition("streams.")[0])
+    assert cli.invoke(["tail"]) == 1
+    assert "remedy: Add a section [streams.NAME]" in capsys.readouterr().err

@@ -80,7 +80,7 @@ def test_each_stream_partition_has_its_watermark_and_what_it_waits_for(
 
 def test_a_person_sees_no_name_unescaped(capsys: pytest.CaptureFixture[str]) -> None:
     """DLQ-9"""
-    assert cli.invoke(["partitions", "list", "s"]) == 0
+    assert cli.invoke(["partitions", "list", "--stream", "s"]) == 0
     said = capsys.readouterr().out
     assert "p\\x1b[2J\\u202e" in said
     assert "m\\xff to last" in said
@@ -94,7 +94,7 @@ def test_a_request_to_close_is_stored_with_its_author_time_and_reason(
     is one wish.
     """
     for name in (HOSTILE, "mistyped", HOSTILE):
-        assert cli.invoke(["partitions", "close", "s", name, "--why", "gone"]) == 0
+        assert cli.invoke(["partitions", "close", name, "--why", "gone"]) == 0
     assert "\x1b" not in capsys.readouterr().err
     overrides = Overrides(str(folder)).requests(ClosePartition, "s", above=0)
     assert [
@@ -112,17 +112,17 @@ def test_a_misspelt_stream_partition_is_not_closed(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """WMK-8, WMK-9: a name has one life, so an unknown name is not ended in advance."""
-    assert cli.invoke(["partitions", "close", "s", "rihgt", "--why", "gone"]) == 1
+    assert cli.invoke(["partitions", "close", "--stream", "s", "rihgt", "--why", "gone"]) == 1
     assert "did you mean right?" in capsys.readouterr().err
-    assert cli.invoke(["partitions", "close", "s", "right"]) == 2
-    assert cli.invoke(["partitions", "close", "s", "right", "--why", " "]) == 2
+    assert cli.invoke(["partitions", "close", "--stream", "s", "right"]) == 2
+    assert cli.invoke(["partitions", "close", "--stream", "s", "right", "--why", " "]) == 2
     assert Overrides(str(folder)).requests(ClosePartition, "s", above=0) == []
 
 
 def test_a_stream_partition_that_has_ended_is_not_closed_again(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.invoke(["partitions", "close", "s", "right", "--why", "gone"]) == 0
+    assert cli.invoke(["partitions", "close", "--stream", "s", "right", "--why", "gone"]) == 0
     overrides = Overrides(str(folder)).requests(ClosePartition, "s", above=0)
     before = progress_of(str(folder), "s", with_frontier=True)
     log_progress(
@@ -137,5 +137,5 @@ def test_a_stream_partition_that_has_ended_is_not_closed_again(
             overrides,
         ),
     )
-    assert cli.invoke(["partitions", "close", "s", "right", "--why", "gone"]) == 1
+    assert cli.invoke(["partitions", "close", "--stream", "s", "right", "--why", "gone"]) == 1
     assert "It ended at" in capsys.readouterr().err

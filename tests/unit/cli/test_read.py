@@ -95,7 +95,7 @@ def test_a_cut_without_the_changes_of_dead_letters_is_not_called_the_state_of_th
         "the changes in 1 dead letter are not in these rows; to see them: connector dead-letters"
         " list --stream orders\n"
         "1 release of write streams may have rows that are not shown; to see why: connector"
-        " write-streams list orders\n"
+        " write-streams list --stream orders\n"
     )
 
 

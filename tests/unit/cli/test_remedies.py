@@ -80,8 +80,8 @@ def test_a_command_without_its_stream_is_noticed() -> None:
 
 def test_a_command_line_is_quoted() -> None:
     transaction = "file=b.1; rm -r /"
-    assert command_line("bridge --once", "s", skip_transaction=transaction, log_level=None) == (
-        "connector bridge --once --skip-transaction 'file=b.1; rm -r /' s"
+    assert command_line("bridge", stream="s", skip_transaction=transaction, log_level=None) == (
+        "connector bridge --stream s --skip-transaction 'file=b.1; rm -r /'"
     )
     assert command_line("explain", "t", "-7") == "connector explain -- t -7"
 
@@ -97,23 +97,25 @@ def test_a_command_has_the_values_of_its_error() -> None:
     assert command("TABLE_MISSING") == "connector run --once"
     assert command("TABLE_COLUMNS_CHANGED", table="T") == "connector table rebuild T"
     assert command("TABLE_DAMAGED", table="a b") == "connector table rebuild 'a b'"
-    assert command("STREAM_PARTITION_UNKNOWN", stream="-s") == ("connector partitions list -- -s")
+    assert (
+        command("STREAM_PARTITION_UNKNOWN", stream="-s") == "connector partitions list --stream -s"
+    )
     assert command("BROKER_UNREACHABLE", port=9092) == "connector broker start --port 9092"
     assert command("BROKER_UNREACHABLE", port=None) is None
     assert command("BROKER_FOLDER_IN_USE") is None
     assert command("TOPIC_MISSING", topic="orders.dead-letters.ledger") == (
-        "connector topic create orders"
+        "connector topic create --stream orders"
     )
     for suffix in ("", ".ledger", ".replays"):
         topic = f"orders.dead-letters.group.index{suffix}"
         assert command("TOPIC_MISSING", topic=topic) == (
-            "connector topic create --group index orders"
+            "connector topic create --stream orders --group index"
         )
     assert command("DEAD_LETTER_MISSING", stream="S", group="index") == (
         "connector dead-letters list --state any --json --stream S --group index"
     )
     for topic in ("orders", "orders.write-streams"):
-        assert command("TOPIC_MISSING", topic=topic) == "connector topic create orders"
+        assert command("TOPIC_MISSING", topic=topic) == "connector topic create --stream orders"
     assert command("JAVA_UNUSABLE") is None
     assert command_for(InvalidChangeError("ROW_KEY", "row_key", "short", b"")) is None
 

@@ -247,7 +247,7 @@ def test_a_script_that_has_ended_is_no_fault(
         in said
     )
     assert "; if its producer has ended for good, close it" in said
-    assert "run: connector partitions list s\n" in said
+    assert "run: connector partitions list --stream s\n" in said
     assert "waits for" not in said, "the same line is not there twice"
     assert "2 changes came after the low watermark had passed their time." in said
 

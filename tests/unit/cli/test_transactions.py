@@ -44,7 +44,7 @@ def test_incomplete_transactions_are_listed_with_the_number_of_missing_records(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """ING-2, DLQ-9: the names for programs are stable, and a person sees no id unescaped."""
-    assert cli.invoke(["transactions", "list", "s", "--json"]) == 0
+    assert cli.invoke(["transactions", "list", "--stream", "s", "--json"]) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["server_transaction_id"] == HOSTILE
     assert second == {
@@ -65,7 +65,7 @@ def test_a_release_is_stored_with_its_author_time_and_reason(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for id_ in ("tx-7", HOSTILE):
-        assert cli.invoke(["transactions", "release", "s", id_, "--why", "lost"]) == 0
+        assert cli.invoke(["transactions", "release", id_, "--why", "lost"]) == 0
     assert "\x1b" not in capsys.readouterr().err
     overrides = Overrides(str(folder))
     requests = overrides.requests(ReleaseTransaction, "s", above=0)
@@ -84,12 +84,12 @@ def test_a_request_names_one_transaction(folder: Path, capsys: pytest.CaptureFix
         41, [TransactionGap(20, "tx", 2), TransactionGap(30, "tx", 1)], 50
     )
     log_progress(folder, "s", Progress(ingest_batch=2, transactions=check))
-    call = ["transactions", "release", "s", "tx", "--why", "lost"]
+    call = ["transactions", "release", "--stream", "s", "tx", "--why", "lost"]
     assert cli.invoke(call) == 1
     said = capsys.readouterr().err
     assert "TRANSACTION_UNKNOWN" in said
     assert "1970-01-01T00:00:00.000020Z" in said
-    assert "transactions list s" in said
+    assert "transactions list --stream s" in said
     assert cli.invoke([*call, "--commit-timestamp", "1970-01-01T00:00:00.000021Z"]) == 1
     assert "TRANSACTION_UNKNOWN" in capsys.readouterr().err
     assert cli.invoke([*call, "--commit-timestamp", "1970-01-01T00:00:00.000030Z"]) == 0
@@ -99,10 +99,10 @@ def test_a_request_names_one_transaction(folder: Path, capsys: pytest.CaptureFix
 
 def test_nothing_else_is_released(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A slip of the pen, and a request without a reason."""
-    assert cli.invoke(["transactions", "release", "s", "tx-8", "--why", "lost"]) == 1
+    assert cli.invoke(["transactions", "release", "--stream", "s", "tx-8", "--why", "lost"]) == 1
     said = capsys.readouterr().err
     assert "did you mean tx-7?" in said
-    assert "transactions list s" in said
-    assert cli.invoke(["transactions", "release", "s", "tx-7"]) == 2
-    assert cli.invoke(["transactions", "release", "s", "tx-7", "--why", " "]) == 2
+    assert "transactions list --stream s" in said
+    assert cli.invoke(["transactions", "release", "--stream", "s", "tx-7"]) == 2
+    assert cli.invoke(["transactions", "release", "--stream", "s", "tx-7", "--why", " "]) == 2
     assert Overrides(str(folder)).requests(ReleaseTransaction, "s", above=0) == []

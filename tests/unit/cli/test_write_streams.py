@@ -69,7 +69,7 @@ def test_a_request_is_stored_with_its_author_time_and_reason(
     """WRS-18, WMK-8: it names the write stream and the commit timestamp of the release."""
     log(folder, releases(9))
     why = ["--why", "row 3 has no key"]
-    assert cli.invoke(["write-streams", "release", "s", "w/a", "--without-rejected", *why]) == 0
+    assert cli.invoke(["write-streams", "release", "w/a", "--without-rejected", *why]) == 0
     (request,) = Overrides(str(folder)).requests(ReleaseRows, "s", above=0)
     assert (request.number, request.stream) == (1, "s")
     assert (request.write_stream, request.commit_timestamp) == ("w/a", C)
@@ -81,7 +81,7 @@ def test_a_request_is_stored_with_its_author_time_and_reason(
     assert numbers == [1, 2]
     assert Overrides(str(folder)).requests(ReleaseRows, "s", above=2) == []
     assert Overrides(str(folder)).requests(ReleaseRows, "other", above=0) == []
-    assert "connector write-streams list s" in capsys.readouterr().err
+    assert "connector write-streams list --stream s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("known", [NO_RELEASES, releases(9, is_read=False), releases(10, C + 1)])
@@ -90,11 +90,13 @@ def test_only_a_release_that_lacks_rejected_rows_is_released_without_them(
 ) -> None:
     """WRS-18: not one that still waits for ingest, and not one that is too late."""
     log(folder, known)
-    code = cli.invoke(["write-streams", "release", "s", "w/a", "--without-rejected", "--why", "x"])
+    code = cli.invoke(
+        ["write-streams", "release", "--stream", "s", "w/a", "--without-rejected", "--why", "x"]
+    )
     assert code == 1
     said = capsys.readouterr().err
     assert "RELEASE_UNKNOWN" in said
-    assert "connector write-streams list s" in said
+    assert "connector write-streams list --stream s" in said
     assert Overrides(str(folder)).requests(ReleaseRows, "s", above=0) == []
 
 
@@ -109,12 +111,12 @@ def test_only_a_release_that_lacks_rejected_rows_is_released_without_them(
     ],
 )
 def test_a_release_needs_its_kind_and_its_reason(folder: Path, options: list[str]) -> None:
-    assert cli.invoke(["write-streams", "release", "s", "w/a", *options]) == 2
+    assert cli.invoke(["write-streams", "release", "--stream", "s", "w/a", *options]) == 2
     assert not folder.exists()
 
 
 def test_a_wait_needs_no_timeout_and_a_timeout_a_wait(folder: Path) -> None:
-    assert cli.invoke(["write-streams", "commit", "s", "w/a", "--timeout", "5s"]) == 2
+    assert cli.invoke(["write-streams", "commit", "--stream", "s", "w/a", "--timeout", "5s"]) == 2
     assert not folder.exists()
 
 
@@ -131,12 +133,12 @@ def test_a_request_names_one_release(folder: Path, capsys: pytest.CaptureFixture
     listed = WriteStreamList("s", 0, 1, {}, [], releases)
     lines = [request_of(one, listed) for one in releases]
     assert [line.partition(" --without-rejected --why '…' ")[2] for line in lines] == [
-        f"--commit-timestamp {TIME} s w/a",
-        "s w/b",
-        f"--commit-timestamp {TIME.replace('.000000Z', '.000001Z')} s w/a",
+        f"--stream s --commit-timestamp {TIME} w/a",
+        "--stream s w/b",
+        f"--stream s --commit-timestamp {TIME.replace('.000000Z', '.000001Z')} w/a",
     ]
     assert all(map(parses, lines))
-    call = ["write-streams", "release", "s", "w/a", "--without-rejected", "--why", "x"]
+    call = ["write-streams", "release", "--stream", "s", "w/a", "--without-rejected", "--why", "x"]
     assert cli.invoke(call) == 1
     said = capsys.readouterr().err
     assert "RELEASE_UNKNOWN" in said
@@ -162,7 +164,7 @@ def test_the_status_is_not_complete_with_a_withheld_release(
     assert cli.invoke(["status"]) == 0
     shown = capsys.readouterr().out
     assert "withheld" in shown
-    assert "run: connector write-streams list s" in shown
+    assert "run: connector write-streams list --stream s" in shown
 
 
 # ── --wait ────────────────────────────────────────────────────────────────────────────────────────

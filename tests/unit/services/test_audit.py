@@ -372,7 +372,7 @@ def test_the_command_asks_kafka_for_nothing_that_is_proved(
     said = capsys.readouterr()
     assert "s: no record is lost or duplicated: 11 offsets up to batch 2" in said.err
     assert "new: nothing was ingested yet" in said.err
-    assert connector(stream, "s", "--json") == 0
+    assert connector(stream, "--stream", "s", "--json") == 0
     said = capsys.readouterr()
     found = json.loads(said.out)
     assert (found["verdict"], found["kafka_partitions"][0]["end"]) == ("passed", 8)
@@ -384,7 +384,7 @@ def test_the_command_fails_with_problem_cause_and_remedy(
     """OPS-10: an audit also reports the commit of another program, and does not refuse it."""
     stream.audit()
     stream.write([row("change", 2, 0, 1)], None)
-    assert connector(stream, "s", "--json") == 1
+    assert connector(stream, "--stream", "s", "--json") == 1
     said = capsys.readouterr()
     assert json.loads(said.out)["verdict"] == "failed"
     assert "1 commit of another program on top of its changelog" in said.err

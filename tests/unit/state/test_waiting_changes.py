@@ -188,5 +188,5 @@ def test_hints_have_the_commands_that_help(
             time.sleep(0.01)
         assert cli.invoke(["--config", str(file), "status"]) == 0
     shown = capsys.readouterr().out
-    assert "run: connector partitions list s\n" in shown
+    assert "run: connector partitions list --stream s\n" in shown
     assert "run: connector run\n" not in shown
