@@ -112,21 +112,26 @@ class ByTransaction(Arrivals):
             return head
         truncations = sorted(self._truncations.values(), key=cmp_to_key(_order))
         if head is not None:
-            precede = (self._precedes(end.commit, head[1]) for _, end in truncations)
+            precede = (self._precedes(at, end.commit, head[1]) for at, end in truncations)
             return truncations[0] if any(precede) else head
         record, end = truncations[0]
         others = (a.at for name, a in self._arrived.items() if name not in self._truncations)
         is_next = not any(at and at < end.commit.at for at in others)
         return (record, end) if is_next and self._is_silent_since(record) else None
 
-    def _precedes(self, truncation: Commit, end: End | Poison) -> bool:
-        """Return whether a truncation of MySQL comes before the transaction of an end: its position
-        is smaller, unless the log began again between them, as their times show.
+    def _precedes(self, record: ForeignRecord, truncation: Commit, end: End | Poison) -> bool:
+        """Return whether a truncation of MySQL comes before the transaction of an end: it does in a
+        Kafka partition, or its position is smaller, unless the log began again between them, as
+        their times show.
         """
         at, commit = self._at_of_next(), end.commit
         arrived = self._arrived.get(commit.transaction)
         if isinstance(end, End) and arrived is not None and _contradicts(end, arrived):
             return False
+        if arrived is not None and arrived.queued[record.partition]:
+            both = truncation.transaction, commit.transaction
+            of_partition = (entry.transaction for entry in self._queues[record.partition].entries)
+            return next(name for name in of_partition if name in both) == truncation.transaction
         if not at and commit.log == truncation.log:  # the numbers of GTIDs
             return _is_earlier(truncation.time, truncation.after, commit.time, commit.after)
         return bool(at) and _is_earlier(truncation.time, truncation.at, commit.time, at)
