@@ -120,9 +120,10 @@ class ByTransaction(Arrivals):
         return (record, end) if is_next and self._is_silent_since(record) else None
 
     def _precedes(self, record: ForeignRecord, truncation: Commit, end: End | Poison) -> bool:
-        """Return whether a truncation of MySQL comes before the transaction of an end: it does in a
-        Kafka partition, or its position is smaller, unless the log began again between them, as
-        their times show.
+        """Return whether a truncation of MySQL comes before the transaction of an end: an event of
+        that is behind it in its partition, or its position is smaller, unless the log began again
+        between them, as their times show. An event before it there says nothing: Debezium may send
+        a lost truncation again to any partition.
         """
         at, commit = self._at_of_next(), end.commit
         arrived = self._arrived.get(commit.transaction)
@@ -131,7 +132,8 @@ class ByTransaction(Arrivals):
         if arrived is not None and arrived.queued[record.partition]:
             both = truncation.transaction, commit.transaction
             of_partition = (entry.transaction for entry in self._queues[record.partition].entries)
-            return next(name for name in of_partition if name in both) == truncation.transaction
+            if next(name for name in of_partition if name in both) == truncation.transaction:
+                return True
         if not at and commit.log == truncation.log:  # the numbers of GTIDs
             return _is_earlier(truncation.time, truncation.after, commit.time, commit.after)
         return bool(at) and _is_earlier(truncation.time, truncation.at, commit.time, at)
