@@ -7,7 +7,7 @@ An event or an end that is sent again is left out here. `by_transaction` has the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -95,6 +95,7 @@ class Arrivals(Sequencer):
         self._unfilled = {name: Arrived(bits) for name, bits in at.unfilled.items()}
         self._has_finished = bool(at.recent)
         self._is_truncated = at.is_truncated
+        self._snapshot_at = at.snapshot_at
         self._lost_before, self._skipped = at.lost_before, ""
         self._first_end_at, self._unread_ends = at.first_end_at, at.unread_ends
         self._part_time = self._asked_before = self._asked_at = 0
@@ -258,6 +259,25 @@ class Arrivals(Sequencer):
             self._grown_to[topic] = {k: end for (name, k), end in offsets.items() if name == topic}
         self._grown.clear()
 
+    def _is_grown(self, topic: str) -> bool:
+        """Return whether a topic got a Kafka partition, and older events may be unread."""
+        return topic in self._grown or topic in self._grown_to
+
+    def _has_events_behind(self, record: ForeignRecord, transaction: str) -> bool:
+        """Return whether a transaction has events behind a record, which is the head of a queue."""
+        arrived = self._arrived.get(transaction)
+        return arrived is not None and arrived.queued[record.partition] > 0
+
+    def _snapshot_times(self) -> Iterator[int]:
+        """Yield Kafka's times of rows of snapshots that are not incremental: of the newest one that
+        was released, and of those in queues.
+        """
+        yield self._snapshot_at
+        for queue in self._queues.values():
+            for record, event, _ in queue.entries:
+                if isinstance(event, Row) and event.is_snapshot and not event.is_incremental:
+                    yield record.timestamp
+
     def _has_asked(self) -> bool:
         """Return whether the end offsets are known as they were after the next end was read."""
         if not self._end_records:  # a truncation without an end: `_is_silent_since` has asked
@@ -327,5 +347,6 @@ class Arrivals(Sequencer):
             grown_to=self._grown_to,
             lost_before=self._lost_before,
             is_truncated=self._is_truncated,
+            snapshot_at=self._snapshot_at,
             unfilled=dict(reversed(unfilled.items())),
         ).token()

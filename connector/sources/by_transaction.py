@@ -8,8 +8,14 @@ released in parts. After a restart, its partitions are read again from its first
 
 A transaction has one commit timestamp, at least 2 after the one before. The slot between belongs to
 events without a transaction, such as rows of snapshots. They are released when they are at the
-head of their partition: behind each transaction that has an event before them there, and before
-each one that has an event behind them.
+head of their partition: behind each transaction that has an event before them there or was sent
+before them, and before each one that has an event behind them.
+
+The rows of an incremental snapshot have the end of the newest transaction before them. Those of
+another snapshot have no such position, and the log may begin again before them. Kafka's times of
+the row and of an end tell which one was sent first. Debezium takes such a snapshot when it starts,
+so Kafka has all that was sent before. If PostgreSQL's log begins again, Debezium reads the tables:
+so a row of an incremental snapshot is of the old log if it was sent before rows of that snapshot.
 
 Debezium sends events again after a restart, in the same order. An event is a repetition if its
 transaction is finished, which `finished` proves, or if its sequence was counted before.
@@ -39,8 +45,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cmp_to_key
+from itertools import islice
 from typing import Final
 
+from connector.errors.kafka import source_row_without_place
 from connector.records.model import MAX_LONG
 from connector.sources.arrivals import Arrivals
 from connector.sources.model import (
@@ -157,8 +165,8 @@ class ByTransaction(Arrivals):
     def _is_alone(self, queue: PartitionQueue) -> bool:
         """Return whether the event at the head belongs to no transaction that will be released.
 
-        A row of an incremental snapshot waits for the transactions that were sent before it. Poison
-        belongs to none if all transactions before the event behind it are released.
+        A row of a snapshot waits for the transactions that were sent before it. Poison belongs to
+        none if all transactions before the event behind it are released.
         """
         entry = queue.entries[0]
         if entry.transaction == UNKNOWN:
@@ -172,10 +180,52 @@ class ByTransaction(Arrivals):
             if entry.transaction != ALONE:
                 return False
         if entry.transaction == ALONE:
-            if not isinstance(entry.event, Row) or not entry.event.is_incremental:
+            if not isinstance(entry.event, Row) or not entry.event.is_snapshot:
                 return True
-            return self._is_behind_sent(entry)
+            is_incremental, is_lsn = entry.event.is_incremental, entry.event.commit.log == LSN
+            needs_times = is_lsn or not is_incremental or self._is_grown(entry.record.topic)
+            if needs_times and not self._is_sent_next(entry):
+                return False
+            return not is_incremental or self._is_behind_sent(entry)
         return self._lacks_end(entry) and self._may_lack_end(entry)
+
+    def _is_sent_next(self, entry: Entry) -> bool:
+        """Return whether all transactions are released that were sent before a row of a snapshot.
+        Kafka's times tell: the log may have begun again between them.
+        """
+        record, event, _ = entry
+        for next_record, next_ in (*islice(self._end_records, 1), *self._truncations.values()):
+            is_earlier = next_record.timestamp < record.timestamp
+            if is_earlier and not self._has_events_behind(record, next_.commit.transaction):
+                return False
+        if self._end_records:
+            return True
+        newest = self._finished.newest
+        if newest is not None and () < event.commit.after == newest.end:
+            return True
+        is_known = self._offsets.get(record.partition, 0) > record.offset
+        self.wants_ends |= not is_known
+        if not is_known or self._end_next < self._offsets.get(self._end_partition, 0):
+            return False
+        if isinstance(event, Row) and event.is_incremental and self._is_grown(record.topic):
+            return self._is_silent_since(record)
+        return True
+
+    def _is_of_old_log(self, entry: Entry, next_: tuple[ForeignRecord, End | Poison]) -> bool:
+        """Return whether PostgreSQL's log began again between a row of an incremental snapshot and
+        the next transaction: Debezium read the tables in between.
+        """
+        record, transaction = entry.record, next_[1].commit
+        if record.timestamp >= next_[0].timestamp:
+            return False
+        if any(record.timestamp < at <= next_[0].timestamp for at in self._snapshot_times()):
+            return True
+        if entry.event.commit.time + SILENT_US <= transaction.time:
+            return True
+        is_read = self._has_asked() and self._are_rows_read()
+        if is_read and self._has_events_behind(record, transaction.transaction):
+            raise source_row_without_place(record.topic, record.offset, transaction.transaction)
+        return False
 
     def _is_behind_sent(self, entry: Entry) -> bool:
         """Return whether all transactions are released that were sent before a row of an
@@ -184,8 +234,12 @@ class ByTransaction(Arrivals):
         """
         record, commit = entry.record, entry.event.commit
         if commit.log == LSN:
-            return commit.after <= self._ends.get(LSN, ()) or self._is_before_next(commit)
-        if record.topic not in self._grown and record.topic not in self._grown_to:
+            is_sent = commit.after <= self._ends.get(LSN, ())
+            next_ = self._end_records[0] if self._end_records else None
+            if is_sent and next_ is not None and () < next_[1].commit.after <= commit.after:
+                return self._is_of_old_log(entry, next_)
+            return is_sent or self._is_before_next(commit)
+        if not self._is_grown(record.topic):
             return True
         if commit.after <= self._ends.get(commit.log, ()) and commit.log not in ("", BINLOG):
             return True
@@ -299,6 +353,8 @@ class ByTransaction(Arrivals):
                 del self._arrived[transaction]
                 self._open.discard(transaction)
                 self._unread_ends = max(0, self._unread_ends - 1)
+        if isinstance(event, Row) and event.is_snapshot and not event.is_incremental:
+            self._snapshot_at = max(self._snapshot_at, record.timestamp)
         if not isinstance(event, Skipped):
             yield Released(record, event, time + 1, record.offset, 0)
 
@@ -311,7 +367,8 @@ class ByTransaction(Arrivals):
         del self._ended[commit.transaction]
         self._arrived.pop(commit.transaction, None)
         self._time = time
-        self._ends[commit.log] = max(self._ends.get(commit.log, ()), commit.after)
+        newest = self._ends.get(commit.log, ())
+        self._ends[commit.log] = commit.after if commit.log == LSN else max(newest, commit.after)
         if arrived.at:
             self._newest = commit.time // 1000, arrived.at
         self._finished.add(commit)
@@ -348,7 +405,10 @@ class ByTransaction(Arrivals):
         if self._grown or not self._asked_before:
             self.wants_ends = True
             return "snapshot"
-        if not self._has_finished:
+        begins_again = commit.log == LSN and commit.after < self._ends.get(LSN, ())
+        if begins_again and not (self._has_asked() and self._are_rows_read()):
+            return "snapshot"
+        if begins_again or not self._has_finished:
             if not (self._has_asked() and self._has_read_snapshots(self._offsets)):
                 return "snapshot"
             if self._is_truncated:
@@ -374,9 +434,20 @@ class ByTransaction(Arrivals):
             return Waiting("again", transaction, record.timestamp)
         for record, end in self._truncations.values():
             return Waiting("end", end.commit.transaction, record.timestamp)
-        if not self._open:
-            return None
-        return self._waiting_without_end(lambda entry: self._is_silent_since(entry.record))
+        waiting = None
+        if self._open:
+            waiting = self._waiting_without_end(lambda entry: self._is_silent_since(entry.record))
+        return waiting or self._waiting_row()
+
+    def _waiting_row(self) -> Waiting | None:
+        """Return what is waited for if a row of a snapshot waits at the head of a partition."""
+        for queue in self._queues.values():
+            if queue.entries and queue.entries[0].transaction == ALONE:
+                record = queue.entries[0].record
+                if not self._is_alone(queue):
+                    name = f"{record.topic}/{record.kafka_partition}/{record.offset}"
+                    return Waiting("row", name, record.timestamp)
+        return None
 
     def _waiting_without_end(self, lacks: Callable[[Entry], bool]) -> Waiting | None:
         """Return what is waited for if an event at the head of a partition lacks its end."""

@@ -38,6 +38,8 @@ LOGS = (LSN, BINLOG, "uuid", "domain")
 LATE = "TRUNCATION_LATE"
 FOUND = {BINLOG: ("1 15",), "uuid": ("2286409200 11",)}
 """Worlds whose log begins again, and in which a truncation of MySQL once had a wrong place."""
+GROWN = {LSN: ("2", "5", "249", "1000"), BINLOG: ("0", "15"), "uuid": ("0", "16"), "domain": ("8",)}
+"""Worlds in which a row of a second snapshot was once released too early."""
 
 
 def by_transaction(
@@ -169,27 +171,65 @@ def test_a_log_that_begins_again_loses_nothing(log: str, seed: int) -> None:
         random = Random(drawn)
         is_back = log == LSN and random.random() < 0.3
         follows = not is_back and random.random() < 0.5
-        bridge = Bridge(Topics(), by_transaction(ByTransaction, 1000), random)
-
-        def read(topics: Topics, bridge: Bridge = bridge, follows: bool = follows) -> None:
-            bridge.topics = topics
-            if follows:
-                bridge.run(bridge.random.randrange(3))
-
-        database, _ = make(
-            random,
-            random.randrange(5, 40),
-            kind=log,
-            deaths=random.randrange(3),
-            begins_again=(is_back,) * random.randrange(1, 3),
-            after_each=read,
-        )
-        bridge.run(random.randrange(4))
+        database, bridge = begun_again(random, log, is_back=is_back, follows=follows)
         try:
             said = check_or_says(database, bridge)
             assert not follows or said in ("", LATE), said
         except AssertionError as error:
             raise AssertionError(f"{drawn}: {error}") from error
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_a_second_snapshot_of_topics_that_grow_has_its_place(log: str, seed: int) -> None:
+    """SRC-2, `newest_wins`: Debezium reads the tables again, and older changes of a row are in
+    another Kafka partition. If the log goes on, the bridge neither waits nor stops.
+    """
+    for drawn in draws(seed, tries(1000, 40), *GROWN.get(log, ())):
+        random = Random(drawn)
+        goes_on, added = random.random() < 0.3, random.randrange(1, 4)
+        is_back = log == LSN and not goes_on and random.random() < 0.3
+        follows = random.random() < 0.3
+        database, bridge = begun_again(
+            random, log, is_back=is_back, follows=follows, added=added, goes_on=goes_on
+        )
+        try:
+            said = check_or_says(database, bridge)
+            assert not goes_on or said in ("", LATE), said
+        except AssertionError as error:
+            raise AssertionError(f"{drawn}: {error}") from error
+
+
+def begun_again(
+    random: Random,
+    log: str,
+    *,
+    is_back: bool,
+    follows: bool,
+    added: int = 0,
+    goes_on: bool = False,
+) -> tuple[Database, Bridge]:
+    """A world whose log begins again, or goes on behind another snapshot, and its bridge. If it
+    follows, it had read all that was before.
+    """
+    bridge = Bridge(Topics(), by_transaction(ByTransaction, 1000), random)
+
+    def read(topics: Topics) -> None:
+        bridge.topics = topics
+        if follows:
+            bridge.run(random.randrange(3))
+
+    database, _ = make(
+        random,
+        random.randrange(5, 40),
+        kind=log,
+        deaths=random.randrange(3),
+        added=added,
+        begins_again=(is_back,) * random.randrange(1, 3),
+        goes_on=goes_on,
+        after_each=read,
+    )
+    bridge.run(random.randrange(4))
+    return database, bridge
 
 
 @pytest.mark.parametrize("log", LOGS)
