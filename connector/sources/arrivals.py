@@ -43,6 +43,8 @@ MOST_UNFILLED_BYTES: Final = 16 * 1024
 """How much of a resume token finished transactions take that lacked events. The oldest ones are
 forgotten.
 """
+_SAME_US: Final = 10_000_000
+"""How much older an event can be than the end of its transaction, if an older one has its id."""
 _LATE: Final = "later transactions were published before it, so its place among them is not known"
 
 
@@ -96,6 +98,7 @@ class Arrivals(Sequencer):
         self._has_finished = bool(at.recent)
         self._is_truncated = at.is_truncated
         self._snapshot_at = at.snapshot_at
+        self._dropped = dict(at.dropped)
         self._lost_before, self._skipped = at.lost_before, ""
         self._first_end_at, self._unread_ends = at.first_end_at, at.unread_ends
         self._part_time = self._asked_before = self._asked_at = 0
@@ -125,7 +128,7 @@ class Arrivals(Sequencer):
             transaction = UNKNOWN if isinstance(event, Poison) else ALONE
         elif transaction not in self._ended and self._is_finished(commit):
             if not self._is_late(record, commit):
-                self.repetitions += 1
+                self._drop(commit)
                 return
             transaction = ALONE
             if isinstance(event, TruncatedTable):
@@ -146,6 +149,14 @@ class Arrivals(Sequencer):
         """
         return self._finished.of_event(commit) is not Past.NOT_FINISHED
 
+    def _drop(self, commit: Commit) -> None:
+        """Leave out an event. The end of its transaction proves that it is a repetition."""
+        self.repetitions += 1
+        name = commit.transaction
+        self._dropped[name] = max(commit.time, self._dropped.pop(name, 0))
+        if len(self._dropped) > RECENT:
+            del self._dropped[next(iter(self._dropped))]
+
     def _add_end(self, record: ForeignRecord, event: Event) -> None:
         self._end_next = record.offset + 1
         if isinstance(event, Poison):
@@ -161,9 +172,12 @@ class Arrivals(Sequencer):
         if not event.commit.log:
             raise source_log_unknown(self._end_partition[0], transaction)
         past = self._finished.of_end(event.commit)
+        dropped_at = self._dropped.pop(transaction, None)
         if past is Past.NOT_FINISHED:
-            if self._again is not None:
-                raise source_log_began_again(self._end_partition[0], self._again[1], transaction)
+            are_dropped = dropped_at is not None and event.commit.time <= dropped_at + _SAME_US
+            if self._again is not None or are_dropped:
+                first = self._again[1] if self._again is not None else transaction
+                raise source_log_began_again(self._end_partition[0], first, transaction)
             self._first_end_at = self._first_end_at or record.timestamp
             self._ended[transaction] = event
             self._open.discard(transaction)
@@ -348,5 +362,6 @@ class Arrivals(Sequencer):
             lost_before=self._lost_before,
             is_truncated=self._is_truncated,
             snapshot_at=self._snapshot_at,
+            dropped=self._dropped,
             unfilled=dict(reversed(unfilled.items())),
         ).token()

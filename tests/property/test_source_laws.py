@@ -40,6 +40,8 @@ FOUND = {BINLOG: ("1 15",), "uuid": ("2286409200 11",)}
 """Worlds whose log begins again, and in which a truncation of MySQL once had a wrong place."""
 GROWN = {LSN: ("2", "5", "249", "1000"), BINLOG: ("0", "15"), "uuid": ("0", "16"), "domain": ("8",)}
 """Worlds in which a row of a second snapshot was once released too early."""
+DROPPED = {LSN: ("23",), BINLOG: ("30", "111"), "uuid": ("30",), "domain": ("9",)}
+"""Worlds in which a transaction once waited for events that had been dropped."""
 
 
 def by_transaction(
@@ -199,6 +201,20 @@ def test_a_second_snapshot_of_topics_that_grow_has_its_place(log: str, seed: int
             raise AssertionError(f"{drawn}: {error}") from error
 
 
+@pytest.mark.parametrize("log", LOGS)
+def test_a_transaction_does_not_wait_for_events_that_were_dropped(log: str, seed: int) -> None:
+    """SRC-2, `nothing_lost`: the log begins again under a clock that goes back, and the bridge has
+    forgotten older transactions. It stops, or waits for one that it remembers. It never advises to
+    publish a transaction without the events that it dropped.
+    """
+    for drawn in draws(seed, tries(500, 20), *DROPPED.get(log, ())):
+        random = Random(drawn)
+        most_recent, follows = random.choice((3, 5, 20)), random.random() < 0.5
+        _, bridge = begun_again(random, log, is_back=True, follows=follows, most_recent=most_recent)
+        waiting = bridge.waiting if bridge.error is None else None
+        assert waiting is None or waiting.reason != "events", drawn
+
+
 def begun_again(
     random: Random,
     log: str,
@@ -207,11 +223,12 @@ def begun_again(
     follows: bool,
     added: int = 0,
     goes_on: bool = False,
+    most_recent: int = 100,
 ) -> tuple[Database, Bridge]:
     """A world whose log begins again, or goes on behind another snapshot, and its bridge. If it
     follows, it had read all that was before.
     """
-    bridge = Bridge(Topics(), by_transaction(ByTransaction, 1000), random)
+    bridge = Bridge(Topics(), by_transaction(ByTransaction, 1000, most_recent), random)
 
     def read(topics: Topics) -> None:
         bridge.topics = topics
