@@ -156,4 +156,4 @@ def fingerprint_of(record: ForeignRecord, time: int, at: LogPosition) -> int:
     """Return what tells an event from another one of its transaction, in this process: its key,
     its time and its position. An event that is sent again has the same.
     """
-    return hash((record.topic, record.key, time, at)) & 0xFFFF_FFFE | 2 if at else _ANY
+    return hash((record.topic, record.key, time, at)) & 0xFFFF_FFFE | 2

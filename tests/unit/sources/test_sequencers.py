@@ -337,6 +337,22 @@ def test_a_log_that_began_again_does_not_wait_for_later_transactions() -> None:
     assert numbers(source.released(later)) == [("n2", 1)]
 
 
+def test_two_events_with_one_number_wait_also_if_one_cannot_be_read() -> None:
+    """SRC-2, `nothing_lost`: a Debezium before 3.6.1 has died within the transaction, and counts
+    the second event from 1 again.
+    """
+    source = Source(by_transaction())
+    commit = Commit(time=NOW, transaction="1", sequence=1, log=LSN, after=(0,))
+    source.add(("t.a", 0), Poison("UNREADABLE", "broken", commit))
+    row = Row(table="a", commit=replace(commit, at=(5,)), key={"id": 1})
+    source.add(("t.a", 0), row)
+    source.end(1, 1)
+    assert source.released() == []
+    waiting = source.sequencer.waiting
+    assert waiting is not None
+    assert waiting.reason == "count"
+
+
 def test_a_row_of_a_second_snapshot_waits_for_what_was_sent_before_it() -> None:
     """SRC-2, `newest_wins`: Debezium has lost the insert of the row, and sends an older truncation
     in another Kafka partition.
