@@ -90,6 +90,18 @@ def source_log_began_again(topic: str, first: str, new: str) -> TopicError:
     )
 
 
+def source_row_without_place(topic: str, offset: int, transaction: str) -> TopicError:
+    return TopicError(
+        "SOURCE_LOG_BEGAN_AGAIN",
+        f"A row of an incremental snapshot in {topic}, at the offset {offset:,}, has no known place"
+        f" before or behind the transaction {transaction}",
+        "The log of the database began again at smaller positions, and neither rows of another"
+        " snapshot nor the clocks tell from which log the row is",
+        f"{_TABLES_AGAIN} {_SOURCE_AGAIN}",
+        topic=topic,
+    )
+
+
 def source_truncations_unplaced(topic: str, transaction: str) -> TopicError:
     return TopicError(
         "SOURCE_LOG_BEGAN_AGAIN",

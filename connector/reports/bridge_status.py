@@ -122,6 +122,11 @@ def text_of_waiting(waiting: Waiting, now: int) -> str:
         )
     if waiting.reason == "snapshot":
         return f"{what}, waits until all is read that may come before it, such as a snapshot"
+    if waiting.reason == "row":
+        return (
+            f"the row {waiting.transaction} of a snapshot, written {since} ago, waits until all is"
+            " read that may come before it"
+        )
     if waiting.reason == "end":
         return (
             f"transaction {waiting.transaction}, written {since} ago, has no end in the topic of"

@@ -7,7 +7,7 @@ An event or an end that is sent again is left out here. `by_transaction` has the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -43,6 +43,8 @@ MOST_UNFILLED_BYTES: Final = 16 * 1024
 """How much of a resume token finished transactions take that lacked events. The oldest ones are
 forgotten.
 """
+_SAME_US: Final = 10_000_000
+"""How much older an event can be than the end of its transaction, if an older one has its id."""
 _LATE: Final = "later transactions were published before it, so its place among them is not known"
 
 
@@ -95,6 +97,8 @@ class Arrivals(Sequencer):
         self._unfilled = {name: Arrived(bits) for name, bits in at.unfilled.items()}
         self._has_finished = bool(at.recent)
         self._is_truncated = at.is_truncated
+        self._snapshot_at = at.snapshot_at
+        self._dropped = dict(at.dropped)
         self._lost_before, self._skipped = at.lost_before, ""
         self._first_end_at, self._unread_ends = at.first_end_at, at.unread_ends
         self._part_time = self._asked_before = self._asked_at = 0
@@ -124,7 +128,7 @@ class Arrivals(Sequencer):
             transaction = UNKNOWN if isinstance(event, Poison) else ALONE
         elif transaction not in self._ended and self._is_finished(commit):
             if not self._is_late(record, commit):
-                self.repetitions += 1
+                self._drop(commit)
                 return
             transaction = ALONE
             if isinstance(event, TruncatedTable):
@@ -145,6 +149,14 @@ class Arrivals(Sequencer):
         """
         return self._finished.of_event(commit) is not Past.NOT_FINISHED
 
+    def _drop(self, commit: Commit) -> None:
+        """Leave out an event. The end of its transaction proves that it is a repetition."""
+        self.repetitions += 1
+        name = commit.transaction
+        self._dropped[name] = max(commit.time, self._dropped.pop(name, 0))
+        if len(self._dropped) > RECENT:
+            del self._dropped[next(iter(self._dropped))]
+
     def _add_end(self, record: ForeignRecord, event: Event) -> None:
         self._end_next = record.offset + 1
         if isinstance(event, Poison):
@@ -160,9 +172,12 @@ class Arrivals(Sequencer):
         if not event.commit.log:
             raise source_log_unknown(self._end_partition[0], transaction)
         past = self._finished.of_end(event.commit)
+        dropped_at = self._dropped.pop(transaction, None)
         if past is Past.NOT_FINISHED:
-            if self._again is not None:
-                raise source_log_began_again(self._end_partition[0], self._again[1], transaction)
+            are_dropped = dropped_at is not None and event.commit.time <= dropped_at + _SAME_US
+            if self._again is not None or are_dropped:
+                first = self._again[1] if self._again is not None else transaction
+                raise source_log_began_again(self._end_partition[0], first, transaction)
             self._first_end_at = self._first_end_at or record.timestamp
             self._ended[transaction] = event
             self._open.discard(transaction)
@@ -259,6 +274,25 @@ class Arrivals(Sequencer):
             self._grown_to[topic] = {k: end for (name, k), end in offsets.items() if name == topic}
         self._grown.clear()
 
+    def _is_grown(self, topic: str) -> bool:
+        """Return whether a topic got a Kafka partition, and older events may be unread."""
+        return topic in self._grown or topic in self._grown_to
+
+    def _has_events_behind(self, record: ForeignRecord, transaction: str) -> bool:
+        """Return whether a transaction has events behind a record, which is the head of a queue."""
+        arrived = self._arrived.get(transaction)
+        return arrived is not None and arrived.queued[record.partition] > 0
+
+    def _snapshot_times(self) -> Iterator[int]:
+        """Yield Kafka's times of rows of snapshots that are not incremental: of the newest one that
+        was released, and of those in queues.
+        """
+        yield self._snapshot_at
+        for queue in self._queues.values():
+            for record, event, _ in queue.entries:
+                if isinstance(event, Row) and event.is_snapshot and not event.is_incremental:
+                    yield record.timestamp
+
     def _has_asked(self) -> bool:
         """Return whether the end offsets are known as they were after the next end was read."""
         if not self._end_records:  # a truncation without an end: `_is_silent_since` has asked
@@ -328,5 +362,7 @@ class Arrivals(Sequencer):
             grown_to=self._grown_to,
             lost_before=self._lost_before,
             is_truncated=self._is_truncated,
+            snapshot_at=self._snapshot_at,
+            dropped=self._dropped,
             unfilled=dict(reversed(unfilled.items())),
         ).token()

@@ -8,8 +8,14 @@ released in parts. After a restart, its partitions are read again from its first
 
 A transaction has one commit timestamp, at least 2 after the one before. The slot between belongs to
 events without a transaction, such as rows of snapshots. They are released when they are at the
-head of their partition: behind each transaction that has an event before them there, and before
-each one that has an event behind them.
+head of their partition: behind each transaction that has an event before them there or was sent
+before them, and before each one that has an event behind them.
+
+The rows of an incremental snapshot have the end of the newest transaction before them. Those of
+another snapshot have no such position, and the log may begin again before them. Kafka's times of
+the row and of an end tell which one was sent first. Debezium takes such a snapshot when it starts,
+so Kafka has all that was sent before. If PostgreSQL's log begins again, Debezium reads the tables:
+so a row of an incremental snapshot is of the old log if it was sent before rows of that snapshot.
 
 Debezium sends events again after a restart, in the same order. An event is a repetition if its
 transaction is finished, which `finished` proves, or if its sequence was counted before.
@@ -38,10 +44,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from functools import cmp_to_key
+from itertools import islice
 from typing import Final
 
-from connector.errors.sources import source_truncations_unplaced
+from connector.errors.sources import source_row_without_place, source_truncations_unplaced
 from connector.records.model import MAX_LONG
 from connector.sources.arrivals import Arrivals
 from connector.sources.model import (
@@ -59,14 +65,13 @@ from connector.sources.model import (
     Waiting,
     least_time,
 )
+from connector.sources.places import PLACE, SILENT_US, is_earlier
 from connector.sources.position import by_partition
 from connector.sources.queues import ALONE, UNKNOWN, Arrived, Entry, PartitionQueue
 
 MOST_UNFILLED: Final = 8
 POISON_WAITS_US: Final = 60_000_000
 """After this time, poison that no transaction lacks is released without one."""
-SILENT_US: Final = 10_000_000
-"""After this time, a truncation of MySQL that no transaction follows is released."""
 
 
 class ByTransaction(Arrivals):
@@ -110,33 +115,35 @@ class ByTransaction(Arrivals):
         head = self._end_records[0] if self._end_records else None
         if not self._truncations or (head is not None and isinstance(head[1], Poison)):
             return head
-        truncations = sorted(self._truncations.values(), key=cmp_to_key(_order))
+        truncations = sorted(self._truncations.values(), key=PLACE)
         if head is not None:
-            precede = (self._precedes(at, end.commit, head[1]) for at, end in truncations)
-            return truncations[0] if any(precede) else head
+            is_next = any(self._precedes(truncation, head) for truncation in truncations)
+            return truncations[0] if is_next else head
         record, end = truncations[0]
         others = (a.at for name, a in self._arrived.items() if name not in self._truncations)
         is_next = not any(at and at < end.commit.at for at in others)
         return (record, end) if is_next and self._is_silent_since(record) else None
 
-    def _precedes(self, record: ForeignRecord, truncation: Commit, end: End | Poison) -> bool:
-        """Return whether a truncation of MySQL comes before the transaction of an end: an event of
-        that is behind it in its partition, or its position is smaller, unless the log began again
-        between them, as their times show. An event before it there says nothing: Debezium may send
-        a lost truncation again to any partition.
+    def _precedes(
+        self, truncation: tuple[ForeignRecord, End], next_: tuple[ForeignRecord, End | Poison]
+    ) -> bool:
+        """Return whether a truncation of MySQL comes before the transaction of an end. Its position
+        is smaller, unless the log began again between them: their times show it, or rows of a
+        snapshot that were sent between them.
         """
-        at, commit = self._at_of_next(), end.commit
-        arrived = self._arrived.get(commit.transaction)
-        if isinstance(end, End) and arrived is not None and _contradicts(end, arrived):
-            return False
-        if arrived is not None and arrived.queued[record.partition]:
-            both = truncation.transaction, commit.transaction
-            of_partition = (entry.transaction for entry in self._queues[record.partition].entries)
-            if next(name for name in of_partition if name in both) == truncation.transaction:
+        (record, own), (next_record, end) = truncation, next_
+        for between in self._snapshot_times():
+            if record.timestamp < between <= next_record.timestamp:
                 return True
-        if not at and commit.log == truncation.log:  # the numbers of GTIDs
-            return _is_earlier(truncation.time, truncation.after, commit.time, commit.after)
-        return bool(at) and _is_earlier(truncation.time, truncation.at, commit.time, at)
+            if next_record.timestamp < between <= record.timestamp:
+                return False
+        at, commit, truncated = self._at_of_next(), end.commit, own.commit
+        arrived = self._arrived.get(commit.transaction)
+        if isinstance(end, End) and arrived is not None and arrived.contradicts_end(end):
+            return False
+        if not at and commit.log == truncated.log:  # the numbers of GTIDs
+            return is_earlier(truncated.time, truncated.after, commit.time, commit.after)
+        return bool(at) and is_earlier(truncated.time, truncated.at, commit.time, at)
 
     def _is_silent_since(self, record: ForeignRecord) -> bool:
         """Return whether all was read some time after a record, and no end is left to release."""
@@ -166,8 +173,8 @@ class ByTransaction(Arrivals):
     def _is_alone(self, queue: PartitionQueue) -> bool:
         """Return whether the event at the head belongs to no transaction that will be released.
 
-        A row of an incremental snapshot waits for the transactions that were sent before it. Poison
-        belongs to none if all transactions before the event behind it are released.
+        A row of a snapshot waits for the transactions that were sent before it. Poison belongs to
+        none if all transactions before the event behind it are released.
         """
         entry = queue.entries[0]
         if entry.transaction == UNKNOWN:
@@ -181,10 +188,52 @@ class ByTransaction(Arrivals):
             if entry.transaction != ALONE:
                 return False
         if entry.transaction == ALONE:
-            if not isinstance(entry.event, Row) or not entry.event.is_incremental:
+            if not isinstance(entry.event, Row) or not entry.event.is_snapshot:
                 return True
-            return self._is_behind_sent(entry)
+            is_incremental, is_lsn = entry.event.is_incremental, entry.event.commit.log == LSN
+            needs_times = is_lsn or not is_incremental or self._is_grown(entry.record.topic)
+            if needs_times and not self._is_sent_next(entry):
+                return False
+            return not is_incremental or self._is_behind_sent(entry)
         return self._lacks_end(entry) and self._may_lack_end(entry)
+
+    def _is_sent_next(self, entry: Entry) -> bool:
+        """Return whether all transactions are released that were sent before a row of a snapshot.
+        Kafka's times tell: the log may have begun again between them.
+        """
+        record, event, _ = entry
+        for next_record, next_ in (*islice(self._end_records, 1), *self._truncations.values()):
+            is_earlier = next_record.timestamp < record.timestamp
+            if is_earlier and not self._has_events_behind(record, next_.commit.transaction):
+                return False
+        if self._end_records:
+            return True
+        newest = self._finished.newest
+        if newest is not None and () < event.commit.after == newest.end:
+            return True
+        is_known = self._offsets.get(record.partition, 0) > record.offset
+        self.wants_ends |= not is_known
+        if not is_known or self._end_next < self._offsets.get(self._end_partition, 0):
+            return False
+        if isinstance(event, Row) and event.is_incremental and self._is_grown(record.topic):
+            return self._is_silent_since(record)
+        return True
+
+    def _is_of_old_log(self, entry: Entry, next_: tuple[ForeignRecord, End | Poison]) -> bool:
+        """Return whether PostgreSQL's log began again between a row of an incremental snapshot and
+        the next transaction: Debezium read the tables in between.
+        """
+        record, transaction = entry.record, next_[1].commit
+        if record.timestamp >= next_[0].timestamp:
+            return False
+        if any(record.timestamp < at <= next_[0].timestamp for at in self._snapshot_times()):
+            return True
+        if entry.event.commit.time + SILENT_US <= transaction.time:
+            return True
+        is_read = self._has_asked() and self._are_rows_read()
+        if is_read and self._has_events_behind(record, transaction.transaction):
+            raise source_row_without_place(record.topic, record.offset, transaction.transaction)
+        return False
 
     def _is_behind_sent(self, entry: Entry) -> bool:
         """Return whether all transactions are released that were sent before a row of an
@@ -193,19 +242,23 @@ class ByTransaction(Arrivals):
         """
         record, commit = entry.record, entry.event.commit
         if commit.log == LSN:
-            return commit.after <= self._ends.get(LSN, ()) or self._is_before_next(commit)
-        if record.topic not in self._grown and record.topic not in self._grown_to:
+            is_sent = commit.after <= self._ends.get(LSN, ())
+            next_ = self._end_records[0] if self._end_records else None
+            if is_sent and next_ is not None and () < next_[1].commit.after <= commit.after:
+                return self._is_of_old_log(entry, next_)
+            return is_sent or self._is_before_next(commit)
+        if not self._is_grown(record.topic):
             return True
         if commit.after <= self._ends.get(commit.log, ()) and commit.log not in ("", BINLOG):
             return True
         time, at = self._newest
-        if commit.at <= at or _is_earlier(commit.time, commit.at, 1000 * time, at):
+        if commit.at <= at or is_earlier(commit.time, commit.at, 1000 * time, at):
             return True
         if self._is_before_next(commit):
             return True
         if (next_ := self._next()) is not None:
             at = next_[1].commit.at or self._at_of_next()
-            if at and _is_earlier(commit.time, commit.at, next_[1].commit.time, at):
+            if at and is_earlier(commit.time, commit.at, next_[1].commit.time, at):
                 return True
         # The next transaction may wait for an event behind it.
         if self._queues[record.partition].is_full and self._end_records:
@@ -226,7 +279,7 @@ class ByTransaction(Arrivals):
         """Return whether an event is before the end of the next transaction, if that is known."""
         if not self._end_records or not commit.after:
             return False
-        if _is_gtid(commit):
+        if commit.has_gtid:
             at = self._at_of_next()
             return bool(at) and commit.at < at
         end = self._end_records[0][1].commit
@@ -237,7 +290,7 @@ class ByTransaction(Arrivals):
         commit = entry.event.commit
         if entry.transaction not in self._open or not commit.after:
             return False
-        if _is_gtid(commit):
+        if commit.has_gtid:
             return commit.at < self._newest[1] or self._is_before_next(commit)
         newest = self._finished.newest
         is_behind = newest is not None and newest.log == commit.log and commit.after < newest.end
@@ -313,6 +366,8 @@ class ByTransaction(Arrivals):
                 del self._arrived[transaction]
                 self._open.discard(transaction)
                 self._unread_ends = max(0, self._unread_ends - 1)
+        if isinstance(event, Row) and event.is_snapshot and not event.is_incremental:
+            self._snapshot_at = max(self._snapshot_at, record.timestamp)
         if not isinstance(event, Skipped):
             yield Released(record, event, time + 1, record.offset, 0)
 
@@ -325,7 +380,8 @@ class ByTransaction(Arrivals):
         del self._ended[commit.transaction]
         self._arrived.pop(commit.transaction, None)
         self._time = time
-        self._ends[commit.log] = max(self._ends.get(commit.log, ()), commit.after)
+        newest = self._ends.get(commit.log, ())
+        self._ends[commit.log] = commit.after if commit.log == LSN else max(newest, commit.after)
         if arrived.at:
             self._newest = commit.time // 1000, arrived.at
         self._finished.add(commit)
@@ -363,14 +419,17 @@ class ByTransaction(Arrivals):
         if self._grown or not self._asked_before:
             self.wants_ends = True
             return "snapshot"
-        if not self._has_finished:
+        begins_again = commit.log == LSN and commit.after < self._ends.get(LSN, ())
+        if begins_again and not (self._has_asked() and self._are_rows_read()):
+            return "snapshot"
+        if begins_again or not self._has_finished:
             if not (self._has_asked() and self._has_read_snapshots(self._offsets)):
                 return "snapshot"
             if self._is_truncated:
                 self._lost_before, self._is_truncated = self._asked_before, False
         if commit.log != LSN and not (self._has_asked() and self._has_read_truncations()):
             return "snapshot"
-        if self._skipped != commit.transaction and _contradicts(event, arrived):
+        if self._skipped != commit.transaction and arrived.contradicts_end(event):
             return "count"
         if arrived.count < event.count and not self._fill(record, event, arrived):
             return "events"
@@ -402,9 +461,20 @@ class ByTransaction(Arrivals):
             return Waiting("again", transaction, record.timestamp)
         for record, end in self._truncations.values():
             return Waiting("end", end.commit.transaction, record.timestamp)
-        if not self._open:
-            return None
-        return self._waiting_without_end(lambda entry: self._is_silent_since(entry.record))
+        waiting = None
+        if self._open:
+            waiting = self._waiting_without_end(lambda entry: self._is_silent_since(entry.record))
+        return waiting or self._waiting_row()
+
+    def _waiting_row(self) -> Waiting | None:
+        """Return what is waited for if a row of a snapshot waits at the head of a partition."""
+        for queue in self._queues.values():
+            if queue.entries and queue.entries[0].transaction == ALONE:
+                record = queue.entries[0].record
+                if not self._is_alone(queue):
+                    name = f"{record.topic}/{record.kafka_partition}/{record.offset}"
+                    return Waiting("row", name, record.timestamp)
+        return None
 
     def _waiting_without_end(self, lacks: Callable[[Entry], bool]) -> Waiting | None:
         """Return what is waited for if an event at the head of a partition lacks its end."""
@@ -517,38 +587,6 @@ class ByTransaction(Arrivals):
             return False
         self._skipped = transaction
         return True
-
-
-def _contradicts(end: End, arrived: Arrived) -> bool:
-    """Return whether the events of a transaction are others than its end says. If the log began
-    again, a later transaction may have the same id.
-    """
-    is_later = arrived.time // 1000 > end.commit.time // 1000
-    if arrived.contradicts or arrived.highest > end.total or is_later:
-        return True
-    counts = end.counts
-    return bool(counts) and any(
-        number > counts[table] for table, number in arrived.tables.items() if table in counts
-    )
-
-
-def _is_gtid(commit: Commit) -> bool:
-    """Return whether an event has a GTID. A replica may commit transactions in another order than
-    that of their numbers, so the order is that of the positions in the binary log.
-    """
-    return bool(commit.at) and commit.log not in (LSN, BINLOG)
-
-
-def _is_earlier(time: int, at: LogPosition, other_time: int, other_at: LogPosition) -> bool:
-    """Return whether an event is before another one, by their positions in logs that are not
-    PostgreSQL's. If the log began again between them, their times tell.
-    """
-    return time <= other_time + (SILENT_US if at < other_at else -SILENT_US)
-
-
-def _order(left: tuple[ForeignRecord, End], right: tuple[ForeignRecord, End]) -> int:
-    first, second = left[1].commit, right[1].commit
-    return -1 if _is_earlier(first.time, first.at, second.time, second.at) else 1
 
 
 def _lacks_events(record: ForeignRecord, event: End, arrived: Arrived) -> Waiting:

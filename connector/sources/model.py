@@ -99,6 +99,13 @@ class Commit:
     at: LogPosition = ()
     log_position: str = ""
 
+    @property
+    def has_gtid(self) -> bool:
+        """Whether an event has a GTID. A replica may commit transactions in another order than that
+        of their numbers, so the order is that of the positions in the binary log.
+        """
+        return bool(self.at) and self.log not in (LSN, BINLOG)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -204,7 +211,8 @@ class Waiting:
     """The next transaction, and the reason why it waits, for status and log.
 
     - `reason` is one of `clock` (the next commit time is ahead of `now`), `snapshot` (rows of a
-      snapshot or a truncation that may come before it were not read), `events` (a transaction lacks
+      snapshot or a truncation that may come before it were not read), `row` (a row of a snapshot
+      may come behind what was not read: `transaction` is its place), `events` (a transaction lacks
       events), `count` (its events contradict its end or each other), `end` (it has no end, although
       later ones have), `again` (Debezium sends transactions again, and has not come to one that is
       remembered) and `topic` (there is no transaction topic: `transaction` is its name).

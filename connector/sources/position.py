@@ -60,6 +60,10 @@ class SourcePosition:
     - `lost_before` is an offset of the transaction topic: transactions that end before it may lack
       events that Kafka had deleted before the first start. `is_truncated`: there are such events,
       and no transaction was released yet.
+    - `snapshot_at` is Kafka's time of the newest row of a snapshot that was released (µs), unless
+      that was incremental.
+    - `dropped` are the newest transactions of which events were dropped as repetitions, and whose
+      ends were not read. Each has the greatest time of such an event (µs).
     - `unfilled` are finished transactions that lacked events, with one bit for each sequence that
       was released, in numbered pieces.
     """
@@ -82,6 +86,8 @@ class SourcePosition:
     grown_to: ByTopic[int] = field(default_factory=dict)
     lost_before: int = 0
     is_truncated: bool = False
+    snapshot_at: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
     unfilled: Mapping[str, Mapping[int, bytes]] = field(default_factory=dict)
 
     def token(self) -> bytes:

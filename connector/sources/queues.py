@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from connector.sources.model import (
+    End,
     ForeignRecord,
     LogPosition,
     Poison,
@@ -118,6 +119,18 @@ class Arrived:
                 if bits[index >> 3] & 1 << (index & 7):
                     self._chunk(8 * _PIECE_BYTES * number + index)[index % _CHUNK] = _ANY
 
+    def contradicts_end(self, end: End) -> bool:
+        """Return whether the events of a transaction are others than its end says. If the log began
+        again, a later transaction may have the same id.
+        """
+        is_later = self.time // 1000 > end.commit.time // 1000
+        if self.contradicts or self.highest > end.total or is_later:
+            return True
+        counts = end.counts
+        return bool(counts) and any(
+            number > counts[table] for table, number in self.tables.items() if table in counts
+        )
+
     def take(self, sequence: int, fingerprint: int = _ANY) -> bool:
         """Count an event. False: it was counted before. The number 0 is unknown, and never seen.
 
@@ -156,4 +169,4 @@ def fingerprint_of(record: ForeignRecord, time: int, at: LogPosition) -> int:
     """Return what tells an event from another one of its transaction, in this process: its key,
     its time and its position. An event that is sent again has the same.
     """
-    return hash((record.topic, record.key, time, at)) & 0xFFFF_FFFE | 2 if at else _ANY
+    return hash((record.topic, record.key, time, at)) & 0xFFFF_FFFE | 2

@@ -178,10 +178,13 @@ class Database:
         self._read("initial", tables)
         self.parts.append((self.emits, len(self.emits)))
 
-    def begin_again(self, *, is_clock_back: bool = False) -> None:
-        """The log begins again at smaller positions, and Debezium reads all tables."""
+    def begin_again(self, *, is_clock_back: bool = False, goes_on: bool = False) -> None:
+        """Debezium reads all tables. The log begins again at smaller positions, unless it goes on:
+        then Debezium had only lost its own position.
+        """
         self._clock += -5_000_000 if is_clock_back else 20_000_000
-        self.log.begin_again()
+        if not goes_on:
+            self.log.begin_again()
         self._begin(TABLES)
 
     def _topic(self, table: str) -> str:
@@ -372,6 +375,9 @@ class Debezium:
         random = self._random
         if not emits:
             return self.topics
+        self._time += 1_000  # it was started, and Kafka has all that was sent before
+        for numbers in self.topics.visible_after.values():
+            numbers[:] = [min(number, self.topics.written) for number in numbers]
         die_at = sorted(random.randrange(len(emits)) for _ in range(deaths))
         grow_at = {random.randrange(len(emits)) for _ in range(added)}
         at = 0
@@ -456,6 +462,7 @@ def make(
     deaths: int = 0,
     added: int = 0,
     begins_again: tuple[bool, ...] = (),
+    goes_on: bool = False,
     topics_of: Mapping[str, str] | None = None,
     is_old: bool = False,
     change: Callable[[list[Emit]], list[Emit]] = list,
@@ -471,6 +478,7 @@ def make(
         added: How many Kafka partitions are added in each log. Only in PostgreSQL, there are
             incremental snapshots meanwhile: elsewhere, their rows have no exact position.
         begins_again: The log begins again so often, with a clock that goes back or not.
+        goes_on: It goes on instead, and Debezium only takes a snapshot again.
         topics_of: The topics of tables that are not named as their table.
         is_old: Debezium is older than 3.6.1.
         change: Changes what Debezium sends.
@@ -479,7 +487,7 @@ def make(
     database = Database(random, kind, topics_of, is_in_order=bool(added))
     for number in range(len(begins_again) + 1):
         if number:
-            database.begin_again(is_clock_back=begins_again[number - 1])
+            database.begin_again(is_clock_back=begins_again[number - 1], goes_on=goes_on)
         for _ in range(steps):
             if random.random() < 0.15 and (kind == LSN or not added):
                 database.read_table()

@@ -38,6 +38,10 @@ LOGS = (LSN, BINLOG, "uuid", "domain")
 LATE = "TRUNCATION_LATE"
 FOUND = {BINLOG: ("1 15",), "uuid": ("2286409200 11",)}
 """Worlds whose log begins again, and in which a truncation of MySQL once had a wrong place."""
+GROWN = {LSN: ("2", "5", "249", "1000"), BINLOG: ("0", "15"), "uuid": ("0", "16"), "domain": ("8",)}
+"""Worlds in which a row of a second snapshot was once released too early."""
+DROPPED = {LSN: ("23",), BINLOG: ("30", "111"), "uuid": ("30",), "domain": ("9",)}
+"""Worlds in which a transaction once waited for events that had been dropped."""
 
 
 def by_transaction(
@@ -169,27 +173,82 @@ def test_a_log_that_begins_again_loses_nothing(log: str, seed: int) -> None:
         random = Random(drawn)
         is_back, recent = random.random() < 0.3, random.choice((5, 100))
         follows = not is_back and random.random() < 0.5
-        bridge = Bridge(Topics(), by_transaction(ByTransaction, 1000, recent), random)
-
-        def read(topics: Topics, bridge: Bridge = bridge, follows: bool = follows) -> None:
-            bridge.topics = topics
-            if follows:
-                bridge.run(bridge.random.randrange(3))
-
-        database, _ = make(
-            random,
-            random.randrange(5, 60),
-            kind=log,
-            deaths=random.randrange(4),
-            begins_again=(is_back,) * random.randrange(1, 3),
-            after_each=read,
+        database, bridge = begun_again(
+            random, log, is_back=is_back, follows=follows, most_recent=recent
         )
-        bridge.run(random.randrange(4))
         try:
             said = check_or_says(database, bridge)
             assert not follows or recent < 100 or said in ("", LATE), said
         except AssertionError as error:
             raise AssertionError(f"{drawn}: {error}") from error
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_a_second_snapshot_of_topics_that_grow_has_its_place(log: str, seed: int) -> None:
+    """SRC-2, `newest_wins`: Debezium reads the tables again, and older changes of a row are in
+    another Kafka partition. If the log goes on, the bridge neither waits nor stops.
+    """
+    for drawn in draws(seed, tries(1000, 40), *GROWN.get(log, ())):
+        random = Random(drawn)
+        goes_on, added = random.random() < 0.3, random.randrange(1, 4)
+        is_back = log == LSN and not goes_on and random.random() < 0.3
+        follows = random.random() < 0.3
+        database, bridge = begun_again(
+            random, log, is_back=is_back, follows=follows, added=added, goes_on=goes_on
+        )
+        try:
+            said = check_or_says(database, bridge)
+            assert not goes_on or said in ("", LATE), said
+        except AssertionError as error:
+            raise AssertionError(f"{drawn}: {error}") from error
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_a_transaction_does_not_wait_for_events_that_were_dropped(log: str, seed: int) -> None:
+    """SRC-2, `nothing_lost`: the log begins again under a clock that goes back, and the bridge has
+    forgotten older transactions. It stops, or waits for one that it remembers. It never advises to
+    publish a transaction without the events that it dropped.
+    """
+    for drawn in draws(seed, tries(500, 20), *DROPPED.get(log, ())):
+        random = Random(drawn)
+        most_recent, follows = random.choice((3, 5, 20)), random.random() < 0.5
+        _, bridge = begun_again(random, log, is_back=True, follows=follows, most_recent=most_recent)
+        waiting = bridge.waiting if bridge.error is None else None
+        assert waiting is None or waiting.reason != "events", drawn
+
+
+def begun_again(
+    random: Random,
+    log: str,
+    *,
+    is_back: bool,
+    follows: bool,
+    added: int = 0,
+    goes_on: bool = False,
+    most_recent: int = 100,
+) -> tuple[Database, Bridge]:
+    """A world whose log begins again, or goes on behind another snapshot, and its bridge. If it
+    follows, it had read all that was before.
+    """
+    bridge = Bridge(Topics(), by_transaction(ByTransaction, 1000, most_recent), random)
+
+    def read(topics: Topics) -> None:
+        bridge.topics = topics
+        if follows:
+            bridge.run(random.randrange(3))
+
+    database, _ = make(
+        random,
+        random.randrange(5, 40),
+        kind=log,
+        deaths=random.randrange(3),
+        added=added,
+        begins_again=(is_back,) * random.randrange(1, 3),
+        goes_on=goes_on,
+        after_each=read,
+    )
+    bridge.run(random.randrange(4))
+    return database, bridge
 
 
 @pytest.mark.parametrize("log", LOGS)

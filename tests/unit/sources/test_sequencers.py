@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from connector.errors import TopicError
 from connector.records.model import MAX_RESUME_TOKEN_BYTES
+from connector.reports.bridge_status import text_of_waiting
 from connector.sources.by_partition import ByPartition
 from connector.sources.by_transaction import ByTransaction
 from connector.sources.captured import reads_table
@@ -25,6 +27,7 @@ from connector.sources.model import (
     Row,
     Skipped,
     TopicPartition,
+    TruncatedTable,
     least_time,
 )
 from connector.sources.position import SourcePosition, by_number
@@ -41,10 +44,12 @@ class Source:
         self.sequencer = sequencer
         self.next: dict[TopicPartition, int] = {(ENDS, 0): 0, ("t.a", 0): 0, ("t.a", 1): 0}
 
-    def add(self, partition: TopicPartition, event: Event, *, at: int | None = None) -> None:
+    def add(
+        self, partition: TopicPartition, event: Event, *, at: int | None = None, time: int = NOW
+    ) -> None:
         offset = self.next.get(partition, 0) if at is None else at
         self.next[partition] = offset + 1
-        self.sequencer.add(ForeignRecord(*partition, offset, NOW, None, b"x" * 100), event)
+        self.sequencer.add(ForeignRecord(*partition, offset, time, None, b"x" * 100), event)
 
     def row(self, number: int, sequence: int, key: int = 1, *, partition: int = 0) -> None:
         commit = Commit(
@@ -330,6 +335,91 @@ def test_a_log_that_began_again_does_not_wait_for_later_transactions() -> None:
     row(3)  # its end is not written yet
     end(2)
     assert numbers(source.released(later)) == [("n2", 1)]
+
+
+def test_two_events_with_one_number_wait_also_if_one_cannot_be_read() -> None:
+    """SRC-2, `nothing_lost`: a Debezium before 3.6.1 has died within the transaction, and counts
+    the second event from 1 again.
+    """
+    source = Source(by_transaction())
+    commit = Commit(time=NOW, transaction="1", sequence=1, log=LSN, after=(0,))
+    source.add(("t.a", 0), Poison("UNREADABLE", "broken", commit))
+    row = Row(table="a", commit=replace(commit, at=(5,)), key={"id": 1})
+    source.add(("t.a", 0), row)
+    source.end(1, 1)
+    assert source.released() == []
+    waiting = source.sequencer.waiting
+    assert waiting is not None
+    assert waiting.reason == "count"
+
+
+def test_a_row_of_a_second_snapshot_waits_for_what_was_sent_before_it() -> None:
+    """SRC-2, `newest_wins`: Debezium has lost the insert of the row, and sends an older truncation
+    in another Kafka partition.
+    """
+    source = Source(by_transaction())
+    source.row(1, 1)
+    source.end(1, 1)
+    source.released()
+    row = Row(table="a", commit=Commit(time=NOW), key={"id": 2}, is_snapshot=True)
+    source.add(("t.a", 1), row, time=NOW + 1_000)
+    source.end(2, 1)
+    assert source.released() == []
+    commit = Commit(time=NOW, transaction="2", sequence=1, log=LSN, after=(10,))
+    source.add(("t.a", 0), TruncatedTable("a", commit))
+    truncated, read = source.released()
+    assert (truncated.event.commit.transaction, read.event) == ("2", row)
+    assert truncated.commit_timestamp < read.commit_timestamp
+
+
+def test_status_names_a_row_of_a_snapshot_that_waits() -> None:
+    """SRC-8: the newest transaction that was sent before it has no end yet."""
+    source = Source(by_transaction())
+    source.row(1, 1)
+    source.end(1, 1)
+    source.released()
+    incremental(source, after=20)
+    assert source.released() == []
+    waiting = source.sequencer.waiting
+    assert waiting is not None
+    assert (waiting.reason, waiting.transaction) == ("row", "t.a/0/1")
+    assert "the row t.a/0/1" in text_of_waiting(waiting, NOW)
+
+
+def incremental(source: Source, *, after: int, time: int = NOW) -> None:
+    commit = Commit(time=time, log=LSN, after=(after,))
+    row = Row(table="a", commit=commit, key={"id": 1}, is_snapshot=True, is_incremental=True)
+    source.add(("t.a", 0), row, time=time)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_read_again", [False, True])
+def test_rows_of_another_snapshot_separate_two_logs(is_read_again: bool, is_killed: bool) -> None:
+    """SRC-2, `newest_wins`: the log begins again at smaller positions, and the clock does not go
+    on. A row of an incremental snapshot has a position that both logs may have. Rows of another
+    snapshot between show the log. Without them, the bridge stops.
+    """
+    source = Source(by_transaction())
+    source.row(70, 1)
+    source.end(70, 1)
+    source.released()
+    if is_read_again:
+        row = Row(table="a", commit=Commit(time=NOW), key={"id": 3}, is_snapshot=True)
+        source.add(("t.a", 1), row, time=NOW + 2_000)
+        assert len(source.released()) == 1
+    if is_killed:
+        source = again(source)
+    incremental(source, after=650, time=NOW + 1_000)
+    for number in (1, 2):
+        source.row(number, 1)
+        commit = Commit(time=NOW + 3_000, transaction=str(number), log=LSN, after=(10 * number,))
+        source.add((ENDS, 0), End(commit, 1), time=NOW + 3_000)
+    if is_read_again:
+        assert numbers(source.released()) == [("", 0), ("1", 1), ("2", 1)]
+    else:
+        with pytest.raises(TopicError, match="has no known place") as stopped:
+            source.released()
+        assert stopped.value.code == "SOURCE_LOG_BEGAN_AGAIN"
 
 
 def test_an_event_of_another_time_is_no_repetition_of_one_that_waits() -> None:
