@@ -172,7 +172,7 @@ class Arrivals(Sequencer):
         if not event.commit.log:
             raise source_log_unknown(self._end_partition[0], transaction)
         past = self._finished.of_end(event.commit)
-        dropped_at = self._dropped.pop(transaction, None)
+        dropped_at = self._dropped.get(transaction)
         if past is Past.NOT_FINISHED:
             are_dropped = dropped_at is not None and event.commit.time <= dropped_at + _SAME_US
             if self._again is not None or are_dropped:

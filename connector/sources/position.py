@@ -62,8 +62,8 @@ class SourcePosition:
       and no transaction was released yet.
     - `snapshot_at` is Kafka's time of the newest row of a snapshot that was released (µs), unless
       that was incremental.
-    - `dropped` are the newest transactions of which events were dropped as repetitions, and whose
-      ends were not read. Each has the greatest time of such an event (µs).
+    - `dropped` are the newest transactions of which events were dropped as repetitions. Each has
+      the greatest time of such an event (µs).
     - `firsts` are the positions of the first events of the newest finished transactions.
     - `unfilled` are finished transactions that lacked events, with one bit for each sequence that
       was released, in numbered pieces.
