@@ -19,6 +19,7 @@ from connector.sources.model import (
     End,
     Event,
     ForeignRecord,
+    LogPosition,
     Poison,
     Row,
     Sequencer,
@@ -98,7 +99,7 @@ class Arrivals(Sequencer):
         self._has_finished = bool(at.recent)
         self._is_truncated = at.is_truncated
         self._snapshot_at = at.snapshot_at
-        self._dropped = dict(at.dropped)
+        self._dropped, self._firsts = dict(at.dropped), dict(at.firsts)
         self._lost_before, self._skipped = at.lost_before, ""
         self._first_end_at, self._unread_ends = at.first_end_at, at.unread_ends
         self._part_time = self._asked_before = self._asked_at = 0
@@ -127,12 +128,11 @@ class Arrivals(Sequencer):
                 return
             transaction = UNKNOWN if isinstance(event, Poison) else ALONE
         elif transaction not in self._ended and self._is_finished(commit):
-            if not self._is_late(record, commit):
+            late = self._late(record, event)
+            if late is None:
                 self._drop(commit)
                 return
-            transaction = ALONE
-            if isinstance(event, TruncatedTable):
-                event = Poison("TRUNCATION_LATE", _LATE, commit, event.table)
+            transaction, event = ALONE, late
         elif not self._count(transaction, event, record):
             self.repetitions += 1
             return
@@ -172,7 +172,7 @@ class Arrivals(Sequencer):
         if not event.commit.log:
             raise source_log_unknown(self._end_partition[0], transaction)
         past = self._finished.of_end(event.commit)
-        dropped_at = self._dropped.pop(transaction, None)
+        dropped_at = self._dropped.get(transaction)
         if past is Past.NOT_FINISHED:
             are_dropped = dropped_at is not None and event.commit.time <= dropped_at + _SAME_US
             if self._again is not None or are_dropped:
@@ -197,6 +197,31 @@ class Arrivals(Sequencer):
         queue = self._queues[partition] = PartitionQueue(partition, start)
         self._grown.add(topic)
         return queue
+
+    def _keep_first(self, transaction: str, first: LogPosition) -> None:
+        """Remember the position of the first event of a transaction that is finished now."""
+        self._firsts.pop(transaction, None)
+        if first:
+            self._firsts[transaction] = first
+        if len(self._firsts) > RECENT:
+            del self._firsts[next(iter(self._firsts))]
+
+    def _late(
+        self, record: ForeignRecord, event: Row | TruncatedTable | Skipped | Poison
+    ) -> Row | TruncatedTable | Skipped | Poison | None:
+        """Return an event of a finished transaction, if it was never released. It was not, if it is
+        before the first event that was: a Debezium before 3.6.1 has counted from 1 again.
+        """
+        commit = event.commit
+        first = self._firsts.get(commit.transaction, ())
+        is_late, is_before = self._is_late(record, commit), () < commit.at < first
+        if is_late and is_before:
+            self._firsts[commit.transaction] = commit.at
+        if isinstance(event, TruncatedTable) and (is_late or is_before):
+            return Poison("TRUNCATION_LATE", _LATE, commit, event.table)
+        if isinstance(event, Row) and is_before and not is_late:
+            return Poison("EVENT_LATE", _LATE, commit, event.table)
+        return event if is_late else None
 
     def _is_late(self, record: ForeignRecord, commit: Commit) -> bool:
         """Return whether an event of a finished transaction was never released: the transaction
@@ -226,6 +251,8 @@ class Arrivals(Sequencer):
             return False
         if commit.log != LSN and commit.at:
             arrived.at = min(arrived.at or commit.at, commit.at)
+        if commit.at:
+            arrived.first = min(arrived.first or commit.at, commit.at)
         arrived.time = max(arrived.time, commit.time)
         arrived.queued[partition] += 1
         arrived.tables[event.table] += 1
@@ -364,5 +391,6 @@ class Arrivals(Sequencer):
             is_truncated=self._is_truncated,
             snapshot_at=self._snapshot_at,
             dropped=self._dropped,
+            firsts=self._firsts,
             unfilled=dict(reversed(unfilled.items())),
         ).token()

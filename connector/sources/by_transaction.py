@@ -382,6 +382,7 @@ class ByTransaction(Arrivals):
         self._time = time
         newest = self._ends.get(commit.log, ())
         self._ends[commit.log] = commit.after if commit.log == LSN else max(newest, commit.after)
+        self._keep_first(commit.transaction, arrived.first)
         if arrived.at:
             self._newest = commit.time // 1000, arrived.at
         self._finished.add(commit)

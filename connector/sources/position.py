@@ -62,8 +62,9 @@ class SourcePosition:
       and no transaction was released yet.
     - `snapshot_at` is Kafka's time of the newest row of a snapshot that was released (µs), unless
       that was incremental.
-    - `dropped` are the newest transactions of which events were dropped as repetitions, and whose
-      ends were not read. Each has the greatest time of such an event (µs).
+    - `dropped` are the newest transactions of which events were dropped as repetitions. Each has
+      the greatest time of such an event (µs).
+    - `firsts` are the positions of the first events of the newest finished transactions.
     - `unfilled` are finished transactions that lacked events, with one bit for each sequence that
       was released, in numbered pieces.
     """
@@ -88,6 +89,7 @@ class SourcePosition:
     is_truncated: bool = False
     snapshot_at: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    firsts: Mapping[str, LogPosition] = field(default_factory=dict)
     unfilled: Mapping[str, Mapping[int, bytes]] = field(default_factory=dict)
 
     def token(self) -> bytes:

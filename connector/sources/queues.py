@@ -97,12 +97,13 @@ class Arrived:
     - `queued` has the number of those in each queue.
     - `truncated` are the topics of tables that it truncates.
     - `at` is the least position of an event in a binary log, or empty.
+    - `first` is the least position of an event in any log, or empty.
     - `time` is the greatest time of an event (µs).
     """
 
     __slots__ = (
-        *("_prints", "at", "contradicts", "count", "highest", "queued", "released", "skipped"),
-        *("tables", "time", "truncated"),
+        *("_prints", "at", "contradicts", "count", "first", "highest", "queued", "released"),
+        *("skipped", "tables", "time", "truncated"),
     )
 
     def __init__(self, sequences: Mapping[int, bytes] = MappingProxyType({})) -> None:
@@ -113,6 +114,7 @@ class Arrived:
         self.queued: Counter[TopicPartition] = Counter()
         self.truncated: set[str] = set()
         self.at: LogPosition = ()
+        self.first: LogPosition = ()
         self._prints: dict[int, array[int]] = {}
         for number, bits in sequences.items():
             for index in range(8 * len(bits)):

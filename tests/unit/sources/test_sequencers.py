@@ -353,6 +353,27 @@ def test_two_events_with_one_number_wait_also_if_one_cannot_be_read() -> None:
     assert waiting.reason == "count"
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_event_before_those_that_were_counted_again_is_a_dead_letter(is_killed: bool) -> None:
+    """SRC-2, `nothing_lost`: a Debezium before 3.6.1 has died within the transaction, and counts
+    its second event from 1 again. The first event is read when the transaction is released.
+    """
+    source = Source(by_transaction())
+    commit = Commit(time=NOW, transaction="1", sequence=1, log=LSN, after=(0,), at=(5,))
+    second = Row(table="a", commit=commit, key={"id": 2})
+    first = Row(table="a", commit=replace(commit, at=(4,)), key={"id": 1})
+    source.add(("t.a", 1), second)
+    source.end(1, 1)
+    assert numbers(source.released()) == [("1", 1)]
+    if is_killed:
+        source = again(source)
+    source.add(("t.a", 1), second)
+    source.add(("t.a", 0), first)
+    (late,) = source.released()
+    assert isinstance(late.event, Poison)
+    assert (late.event.rule, late.event.commit.at) == ("EVENT_LATE", (4,))
+
+
 def test_a_row_of_a_second_snapshot_waits_for_what_was_sent_before_it() -> None:
     """SRC-2, `newest_wins`: Debezium has lost the insert of the row, and sends an older truncation
     in another Kafka partition.
