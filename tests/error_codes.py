@@ -19,7 +19,7 @@ from connector.errors import ConnectorError
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "connector"
 MODULES: Final = (
-    *("settings", "definitions", "records", "kafka", "producers", "write_streams"),
+    *("settings", "definitions", "records", "kafka", "sources", "producers", "write_streams"),
     *("spark", "changelog", "tables", "dead_letters"),
 )
 """The modules of the catalogue, in the order of the page."""

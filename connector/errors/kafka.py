@@ -207,7 +207,7 @@ def record_unreadable(topic: str, offset: str, cause: str) -> TopicError:
     )
 
 
-def deleted_unread(whose: str, lost: str, times: str, remedy: str, **fields: object) -> TopicError:
+def _deleted_unread(whose: str, lost: str, times: str, remedy: str, **fields: object) -> TopicError:
     """`lost` names offsets. `times` says when their records arrived, or is empty."""
     arrived = f". They had arrived{times}" if times else ""
     return TopicError(
@@ -220,7 +220,7 @@ def deleted_unread(whose: str, lost: str, times: str, remedy: str, **fields: obj
 
 
 def records_deleted(topic: str, lost: str, times: str) -> TopicError:
-    return deleted_unread(topic, lost, times, _BACKFILL, topic=topic)
+    return _deleted_unread(topic, lost, times, _BACKFILL, topic=topic)
 
 
 def topic_shortened(topic: str, kafka_partition: str, end: str, position: str) -> TopicError:
@@ -401,7 +401,7 @@ def stream_topic_replaced(stream: str, problem: str, cause: str) -> TopicError:
 
 
 def stream_records_deleted(stream: str, lost: str, times: str) -> TopicError:
-    return deleted_unread(
+    return _deleted_unread(
         f"stream {stream}",
         lost,
         times,

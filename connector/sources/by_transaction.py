@@ -65,7 +65,7 @@ from connector.sources.model import (
     Waiting,
     least_time,
 )
-from connector.sources.places import PLACE, SILENT_US, is_earlier
+from connector.sources.places import SILENT_US, SORT_KEY, is_earlier
 from connector.sources.position import by_partition
 from connector.sources.queues import ALONE, UNKNOWN, Arrived, Entry, PartitionQueue
 
@@ -115,7 +115,7 @@ class ByTransaction(Arrivals):
         head = self._end_records[0] if self._end_records else None
         if not self._truncations or (head is not None and isinstance(head[1], Poison)):
             return head
-        truncations = sorted(self._truncations.values(), key=PLACE)
+        truncations = sorted(self._truncations.values(), key=SORT_KEY)
         if head is not None:
             is_next = any(self._precedes(truncation, head) for truncation in truncations)
             return truncations[0] if is_next else head

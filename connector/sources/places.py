@@ -25,5 +25,5 @@ def _order(left: tuple[ForeignRecord, End], right: tuple[ForeignRecord, End]) ->
     return -1 if is_earlier(first.time, first.at, second.time, second.at) else 1
 
 
-PLACE: Final = cmp_to_key(_order)
+SORT_KEY: Final = cmp_to_key(_order)
 """The key of a truncation with its record, for a sort."""
