@@ -17,6 +17,7 @@ WITH_INPUT_AND_OUTPUT = {
     "clock",
     "events",
     "console",
+    "engine",
     "exporter",
     "jars",
     "kafka",
