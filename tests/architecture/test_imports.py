@@ -17,6 +17,7 @@ WITH_INPUT_AND_OUTPUT = {
     "clock",
     "events",
     "console",
+    "delta_log",
     "engine",
     "exporter",
     "jars",
