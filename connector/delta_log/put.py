@@ -41,8 +41,8 @@ class LogFolder(Protocol):
 class LocalFolder:
     """A `LogFolder` at a local path.
 
-    Hadoop keeps a checksum beside each file that it writes, in a hidden file. It is deleted before
-    another program writes the file: Hadoop would find that the two differ.
+    Hadoop keeps a checksum beside each file that it writes, in a hidden file. It goes with the
+    file, and before the file is written again: Hadoop would find that the two differ.
     """
 
     def __init__(self, path: str) -> None:
@@ -81,13 +81,17 @@ class LocalFolder:
     def write(self, name: str, content: bytes) -> None:
         beside = self._beside(name, content)
         try:
-            self.delete(f".{name}.crc")
+            self._unlink(f".{name}.crc")
             beside.replace(self._path / name)
         except OSError:
             beside.unlink(missing_ok=True)
             raise
 
     def delete(self, name: str) -> None:
+        self._unlink(name)
+        self._unlink(f".{name}.crc")
+
+    def _unlink(self, name: str) -> None:
         with suppress(FileNotFoundError):
             (self._path / name).unlink()
 

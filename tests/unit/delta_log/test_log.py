@@ -345,6 +345,15 @@ def test_files_are_listed_beside_an_own_commit_alone(folder: Path) -> None:
     assert not any(file["dataChange"] for file in listed)
 
 
+@pytest.mark.parametrize("act", ["write", "delete"])
+def test_the_checksum_of_hadoop_goes_with_its_file(folder: Path, act: str) -> None:
+    (folder / "x").write_bytes(b"old")
+    (folder / ".x.crc").write_bytes(b"of the old one")
+    disk = LocalFolder(str(folder))
+    disk.write("x", b"new") if act == "write" else disk.delete("x")
+    assert sorted(disk.names()) == [commit_file(0), *(["x"] if act == "write" else [])]
+
+
 def test_a_disk_without_links_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
