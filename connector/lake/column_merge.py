@@ -13,27 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from connector.lake.small_files import Numbers, arrow_type, plain
+from connector.engine.values import Flags, Numbers, typed
+from connector.lake.small_files import plain
 from connector.records.ordering import OrderPosition
-from connector.tables.definition import Column, TableDefinition
+from connector.tables.definition import TableDefinition
 from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids, families_of, tolerated
-from connector.tables.values import DataType, Unreadable, read_value, write_value
 
-Flags = NDArray[np.bool_]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _Kind = TypeVar("_Kind", bound=np.generic)
 
 _RANK: Final = ("commit_timestamp", "tie_breaker", "record_sequence")
 _ORDER: Final = (*_RANK, *OrderPosition._fields)
 _SET, _DELETE_CELLS, _DELETE_FAMILY = range(3)
 _KINDS: Final = ("SET_CELL", "DELETE_CELLS", "DELETE_FAMILY")
-_AS_THEY_ARE: Final = frozenset({DataType.STRING, DataType.BYTES})
 _NONE: Final = -1
 _NO_TIME: Final = np.iinfo(np.int64).min
 
@@ -128,13 +128,13 @@ class Registers:
         for number, column in enumerate(self._columns):
             indexes = np.nonzero(is_set & (register == number))[0]
             value[indexes] = np.arange(len(indexes))
-            typed, misfits = _typed(column, values.take(pa.array(indexes)))
+            read, misfits = typed(column, values.take(pa.array(indexes)))
             if len(misfits):
                 batches = _numbers(changes["ingest_batch"])[change[indexes[misfits]]]
                 if (batches > self._since[number]).any():
                     raise Unfit(column.name)
                 is_even[indexes[misfits]] = False
-            of_column.append(typed)
+            of_column.append(read)
         orders = _orders(changes["order_position"].combine_chunks(), changes)
         kept = np.nonzero(is_write)[0]
         writes = Writes(
@@ -289,27 +289,6 @@ class MergedRows:
         return pa.StructArray.from_arrays(
             [parts[name].cast(type_.field(name).type) for name in type_.names], fields=list(type_)
         )
-
-
-def _typed(column: Column, values: pa.Array) -> tuple[pa.Array, Numbers]:
-    """The values of the bytes of a column, null for those that do not fit, and their indexes."""
-    type_, form = arrow_type(column.type), (column.type, column.encoding)
-    if column.type in _AS_THEY_ARE:
-        try:
-            return values.cast(type_), np.empty(0, np.int64)
-        except pa.ArrowInvalid:  # some are no UTF-8
-            pass
-    encoded = values.dictionary_encode()
-    typed = [read_value(*form, value.as_py()) for value in encoded.dictionary]
-    fits = [not isinstance(value, Unreadable) for value in typed]
-    typed = [value if fit else None for value, fit in zip(typed, fits, strict=True)]
-    if column.type is DataType.NUMERIC:  # without zeros at the end, of which there can be many
-        typed = [
-            None if value is None else read_value(*form, write_value(*form, value))
-            for value in typed
-        ]
-    misfits = np.nonzero(~np.array(fits, np.bool_)[_numbers(encoded.indices)])[0]
-    return pa.array(typed, type_).take(encoded.indices), misfits
 
 
 def _orders(positions: pa.StructArray, changes: pa.Table | None = None) -> Numbers:

@@ -18,18 +18,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connector.engine.values import Flags, Numbers, arrow_type
 from connector.lake.changelog_changes import change_of
 from connector.lake.checks import table_error
-from connector.lake.column_merge import Flags, MergedRows, Registers, Unfit, Writes
+from connector.lake.column_merge import MergedRows, Registers, Unfit, Writes
 from connector.lake.small_files import (
     Add,
     FileRows,
     Key,
     LeftToSpark,
-    Numbers,
     WantedKeys,
     adds_of,
-    arrow_type,
     check_size,
     fields_of,
     keys_with_statistics,

@@ -21,16 +21,15 @@ from urllib.parse import quote, unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyarrow import parquet
 from pyroaring import BitMap64
 
+from connector.engine.values import Numbers, arrow_type
 from connector.lake.stores import files_at
 from connector.records.ordering import OrderBy
 from connector.state import apply_level as limits
 from connector.tables.column_names import STATE, UNMAPPED
 from connector.tables.definition import TableDefinition
-from connector.tables.nested import ArrayType, RangeType, RecordType, ValueType
 from connector.tables.values import DataType
 
 if TYPE_CHECKING:
@@ -38,22 +37,7 @@ if TYPE_CHECKING:
 
 Key = tuple[object, ...]
 Add = Mapping[str, Any]
-Numbers = NDArray[np.int64]
 
-_ARROW_TYPES: Final = {
-    DataType.STRING: pa.string(),
-    DataType.BYTES: pa.binary(),
-    DataType.BOOL: pa.bool_(),
-    DataType.INT64: pa.int64(),
-    DataType.FLOAT64: pa.float64(),
-    DataType.NUMERIC: pa.decimal128(38, 9),
-    DataType.BIGNUMERIC: pa.string(),
-    DataType.DATE: pa.date32(),
-    DataType.DATETIME: pa.timestamp("us"),
-    DataType.TIME: pa.string(),
-    DataType.TIMESTAMP: pa.timestamp("us", "UTC"),
-    DataType.JSON: pa.string(),
-}
 _MAX_TEXT: Final = 32
 """Delta's file statistics have the first characters of a text. A longer one is left out."""
 _REBASED: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
@@ -62,19 +46,6 @@ _REBASED: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacy
 
 class LeftToSpark(Exception):  # noqa: N818, no fault
     """Spark must do this apply. No file was written."""
-
-
-def arrow_type(type_: ValueType) -> pa.DataType:
-    """The type of a column in a file, as Arrow has it."""
-    match type_:
-        case ArrayType():
-            return pa.list_(arrow_type(type_.element))
-        case RecordType():
-            return pa.struct([(name, arrow_type(part)) for name, part in type_.fields])
-        case RangeType():
-            return arrow_type(type_.record)
-        case _:
-            return _ARROW_TYPES[type_]
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

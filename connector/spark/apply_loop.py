@@ -23,7 +23,7 @@ from connector.config.settings import ConnectorConfig
 from connector.config.spark_settings import MAX_PARALLEL_APPLIES
 from connector.config.storage import look_every_s
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
-from connector.events import Event, OnEvent, info, reached
+from connector.events import Event, OnEvent, info, reached, warning
 from connector.records.views import view_of_time
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.apply.follow import DefinitionPorts, Definitions
@@ -153,6 +153,7 @@ class Applies:
         most = config.spark.max_parallel_applies
         self._entry = _Entry(lambda: most or applies_at_once(spark))
         self._adding = threading.Lock()
+        self._left_to_delta = dict[str, str]()
         self._wake = threading.Event()
         self._news = dict.fromkeys(config.streams, True)
         self._begin_anew()
@@ -436,9 +437,23 @@ class Applies:
         )
         self._on_step(f"table {name}: job recorded")
         self._job_log.on_table(name, applied.table_state)
+        self._tell_writer(name, table.log.left_to_delta)
         if applied.changes or applied.letters:
             self._on_event(_applied_event(name, applied, (ports.now() - started_at) / 1_000_000))
         return True
+
+    def _tell_writer(self, name: str, reason: str) -> None:
+        """Tell once why the commits of a table are made by Delta."""
+        if reason and self._left_to_delta.get(name) != reason:
+            self._on_event(
+                warning(
+                    "COMMITTED_BY_DELTA",
+                    f"the table has {reason}, which lowmark's own writer does not know. Delta"
+                    " commits its applies, which takes longer",
+                    table=name,
+                )
+            )
+        self._left_to_delta[name] = reason
 
 
 def _applied_event(name: str, applied: Applied, seconds: float) -> Event:

@@ -216,6 +216,7 @@ class Pipeline:
             compact=lambda: table.compact(partial(self._applies.between, name)),
             clean=partial(self._clean_table, stream, name),
             clean_log=partial(self._clean_table_log, stream, name),
+            checkpoint=table.checkpoint,
             is_wanted=table.is_vacuum_due,
             live_bytes=table.size_in_bytes,
         )

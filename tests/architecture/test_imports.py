@@ -17,6 +17,8 @@ WITH_INPUT_AND_OUTPUT = {
     "clock",
     "events",
     "console",
+    "delta_log",
+    "engine",
     "exporter",
     "jars",
     "kafka",

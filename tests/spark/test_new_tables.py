@@ -27,8 +27,9 @@ from connector.spark.storage.delta_log import (
     metadata_session,
     session_with,
 )
+from connector.spark.storage.layout import layout_of, new_properties
 from connector.spark.storage.maintenance import retention_properties
-from connector.spark.storage.table import Table, layout_of, new_properties
+from connector.spark.storage.table import Table
 from connector.spark.storage.transaction import Transaction
 from connector.state.commits import user_metadata
 from connector.state.table_state import TableState

@@ -160,7 +160,7 @@ def _parquet(part: Path, counter: _Counter) -> None:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    from connector.lake.small_files import arrow_type
+    from connector.engine.values import arrow_type
 
     maker = counter.maker
     schema = pa.schema([(n, arrow_type(t)) for n, t in zip(maker.names, maker.types, strict=True)])

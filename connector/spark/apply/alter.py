@@ -31,8 +31,8 @@ from connector.spark.apply.lww_merge import (
 from connector.spark.sql import spark_type, use_nested, written
 from connector.spark.storage.deletion_vectors import FILE, ROW, ROW_LOCATION, marked_files
 from connector.spark.storage.files import Files, all_files, newest_snapshot, scala_list
-from connector.spark.storage.layout import Layout, nothing
-from connector.spark.storage.table import Table, layout_of, new_attempt
+from connector.spark.storage.layout import Layout, layout_of, nothing
+from connector.spark.storage.table import Table, new_attempt
 from connector.state.table_state import TableState
 from connector.tables.alterations import Alteration
 from connector.tables.column_names import BUCKET, STATE

@@ -152,6 +152,7 @@ def _apply(
         )
         if applied is not None:
             return applied
+    table.list_files()
     letters = _Letters(publish, partial(rules.published, table.layout.definition.name), before)
     with caching() as cache:
         selection = _selection(
@@ -192,8 +193,8 @@ def _apply_few(
     cores = table.spark.sparkContext.defaultParallelism
     if not is_few(recent.count, len(definition.columns), cores):
         return None
-    files = table.files(version)
-    if files is None:
+    rows = table.log.added(version)
+    if rows is None:
         return None
     on_step("changes chosen")
     removed, attempt = table.tombstones.files(before), new_attempt()
@@ -208,7 +209,7 @@ def _apply_few(
             changelog=changelog.path,
             changes=recent.files,
             table=table.path,
-            rows=files.actions() if recent.count else (),
+            rows=rows if recent.count else (),
             tombstones=table.tombstones.path,
             removed=removed,
             attempt_id=attempt,

@@ -32,13 +32,11 @@ from connector.spark.failures import applying
 from connector.spark.sql import literal_rows
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog, metadata_session, quoted, rows_in
-from connector.spark.storage.layout import Layout
+from connector.spark.storage.layout import Layout, layout_of, new_properties
 from connector.spark.storage.table import (
     KEPT_PROPERTIES,
     Table,
-    layout_of,
     new_attempt,
-    new_properties,
 )
 from connector.state.commits import Commit
 from connector.state.damage import reading

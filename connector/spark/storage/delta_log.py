@@ -1,7 +1,8 @@
-"""The log of a Delta table in Spark: reads it without a Spark job, cleans it, and sets the metadata
-of commands.
+"""The log of a Delta table in Spark: reads it without a Spark job, commits to it, cleans it, and
+sets the metadata of commands.
 
-`connector.state.commits` reads the commits. This module reads their files with Hadoop.
+`connector.state.commits` reads the commits. This module reads their files, with Hadoop if they are
+in a store. `connector.delta_log` commits to the log of a local table.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Final
@@ -18,10 +19,13 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from connector.config.storage import is_local
+from connector.delta_log.log import Log, NotNewestError
+from connector.delta_log.put import LinksUnsupportedError, LocalFolder
+from connector.errors.tables import concurrent_write, files_unreadable
 from connector.spark.jvm import GONE
-from connector.spark.storage.files import newest_snapshot
-from connector.state.commits import Commit, Commits
-from connector.state.damage import Foreign, log_missing
+from connector.spark.storage.files import Files, files_of, newest_snapshot
+from connector.state.commits import Commit, Commits, user_metadata
+from connector.state.damage import Foreign, explained, log_missing, or_move_away, reading
 from connector.state.log_damage import commit_file
 from connector.state.maintenance_schedule import CommitCount, removable_log_files
 
@@ -51,6 +55,11 @@ class DeltaLog(Commits):
             spark._jsparkSession.sessionState().newHadoopConf()
         )
         self._is_remote = not is_local(path)
+        located = self._files.makeQualified(self._folder)
+        self._local = None if self._is_remote else LocalFolder(str(located.toUri().getPath()))
+        self._log = None if self._local is None else Log(self._local)
+        self.left_to_delta = ""
+        """Why commits of files are made by Delta: what lowmark's own writer does not know."""
         self._version = -1
         self._read_last: tuple[str, Commit] | None = None
         self._new_commits: dict[int, CommitCount] | None = None
@@ -95,6 +104,89 @@ class DeltaLog(Commits):
         if self._new_commits is not None:
             self._new_commits[following.version] = following.files
         return following
+
+    def files(self, version: int) -> Files | None:
+        """The files of `version`, if it is the newest one and they are known without a Spark
+        job.
+        """
+        return files_of(self._spark, self.path, version, self._added(version))
+
+    def added(self, version: int) -> tuple[str, ...] | None:
+        """The actions that add the `files` of `version`, as Delta's JSON."""
+        added = self._added(version)
+        if added is None and (files := files_of(self._spark, self.path, version)) is not None:
+            added = files.actions()
+        return added
+
+    def _added(self, version: int) -> tuple[str, ...] | None:
+        if self._log is None:
+            return None
+        with self._explained("read"):
+            self.left_to_delta = self._log.state().not_known()
+            return self._log.files(version)
+
+    def commit_files(
+        self,
+        version: int,
+        actions: Sequence[str],
+        stored: Mapping[str, Any],
+        *,
+        app_id: str | None = None,
+        number: int = 0,
+        is_blind: bool = False,
+    ) -> bool:
+        """Commit actions, as Delta's JSON, that were made for `version`: as `Log.commit`. False:
+        Delta must commit them, because the table is in a store, or for the reason in
+        `left_to_delta`.
+
+        Raises `WriterConflictError` if another program has committed since.
+        """
+        if self._log is None:
+            return False
+        with self._explained("written"):
+            self.left_to_delta = self._log.state().not_known()
+            if self.left_to_delta:
+                return False
+            try:
+                self._log.commit(
+                    *(version, actions, user_metadata(stored)),
+                    app_id=app_id,
+                    number=number,
+                    is_blind=is_blind,
+                )
+            except NotNewestError as error:
+                raise concurrent_write(self.path) from error
+            except LinksUnsupportedError:
+                self.left_to_delta = "a disk without hard links"
+                return False
+        return True
+
+    def list_files(self) -> None:
+        """List the files of the newest version where Delta finds them without a Spark job. Call it
+        before Spark commits.
+        """
+        if self._log is not None:
+            with self._explained("written"):
+                self._log.list_files()
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint if one is due. Delta writes those of a table in a store. Commits may
+        be made meanwhile.
+        """
+        if self._log is not None:
+            with self._explained("written"):
+                self._log.checkpoint()
+
+    @contextmanager
+    def _explained(self, use: str) -> Iterator[None]:
+        """Raise `TableError` for files of the log that are damaged, or cannot be `use`."""
+        with reading(self.path, "The Delta log"):
+            try:
+                yield
+            except OSError as error:
+                text, away = str(error), or_move_away(self.path)
+                explanation = explained(self.path, use, text)
+                raise explanation or files_unreadable(self.path, use, text, away) from error
 
     def newest_stored(self) -> Mapping[str, Any] | None:
         """The metadata in force at the newest commit. Empty: no metadata is. None: there is no
@@ -200,8 +292,9 @@ class DeltaLog(Commits):
         The statuses are one text: in a long log, one call to the JVM for each name takes seconds,
         and py4j does not see that S3's are statuses of files.
         """
-        if not self._is_remote and not self._files.exists(self._folder):
-            return {}
+        if self._local is not None:
+            with self._explained("read"):
+                return dict.fromkeys(self._local.names(), "")
         try:
             statuses = str(self._arrays.toString(self._files.listStatus(self._folder)))
         except Py4JJavaError as error:
@@ -211,10 +304,14 @@ class DeltaLog(Commits):
         return dict(_FILE.findall(statuses))
 
     def _exists(self, name: str) -> bool:
-        return bool(self._files.exists(self._path_of(self._folder, name)))
+        """Whether the log of a local table has a file."""
+        return self._local is not None and self._local.has(name)
 
-    def _text_of(self, name: str) -> str | None:
+    def _text_of(self, name: str) -> str | bytes | None:
         """The text of a file of the log. None: there is no such file."""
+        if self._local is not None:
+            with self._explained("read"):
+                return self._local.read(name)
         try:
             stream = self._files.open(self._path_of(self._folder, name))
         except Py4JJavaError as error:

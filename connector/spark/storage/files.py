@@ -8,7 +8,7 @@ own commands read files.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +47,19 @@ class Files:
         return tuple(json.dumps({"add": add}) for add in json.loads(to_json(self.added, any_type)))
 
 
-def files_of(spark: SparkSession, path: str, version: int) -> Files | None:
-    """All files of the table, if `version` is the newest one and its commit lists them."""
+def files_of(
+    spark: SparkSession, path: str, version: int, actions: Sequence[str] | None = None
+) -> Files | None:
+    """All files of the table, if `version` is the newest one. `actions` add these files. None: they
+    are not known, and the commit must list them.
+    """
     snapshot = newest_snapshot(spark, path)
-    return _listed(spark, snapshot) if snapshot.version() == version else None
+    if snapshot.version() != version:
+        return None
+    if actions is None:
+        return _listed(spark, snapshot)
+    added = scala_list(spark, map(delta(spark).actions.Action.fromJson, actions))
+    return Files(spark, snapshot.deltaLog(), snapshot, added)
 
 
 def all_files(spark: SparkSession, path: str) -> Files:

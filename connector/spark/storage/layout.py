@@ -7,6 +7,8 @@ from typing import Final
 
 from connector.records.ordering import SECTIONS, OrderBy, Rank
 from connector.spark.sql import spark_type
+from connector.spark.storage.deletion_vectors import ENABLED
+from connector.spark.storage.transaction import CHECKPOINTS
 from connector.tables.column_names import BOOKKEEPING, BUCKET, STATE, UNMAPPED
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.stored_definition import (
@@ -14,8 +16,12 @@ from connector.tables.stored_definition import (
     ColumnIds,
     assign_ids,
     families_of,
+    to_properties,
     tolerated,
 )
+from connector.tables.values import DataType
+
+BUCKETS_PROPERTY: Final = "lowmark.buckets"
 
 _RANK_TYPES: Final = {
     OrderBy.COMMIT: "commit_timestamp: bigint, tie_breaker: bigint, record_sequence: bigint",
@@ -199,3 +205,33 @@ def is_older(change: str, rank: Rank) -> str:
 def nothing(type_: str) -> str:
     """A null of a type, as SQL."""
     return f"cast(null AS {type_})"
+
+
+def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:
+    """The layout of a table with these columns. `buckets` None: that of a new table."""
+    return Layout(definition, buckets or definition.buckets, ids)
+
+
+def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
+    """The properties of a new table."""
+    return {
+        **to_properties(definition, ids),
+        BUCKETS_PROPERTY: str(definition.buckets),
+        ENABLED: str(definition.deletion_vectors).lower(),
+        **_statistics(definition),
+        **CHECKPOINTS,
+    }
+
+
+def _statistics(definition: TableDefinition) -> dict[str, str]:
+    """Delta keeps statistics of the key columns only. It has no statistics for BYTES and BOOL."""
+    keys = [
+        f"`{part.name}`"
+        for part in definition.key.parts
+        if part.type not in (DataType.BYTES, DataType.BOOL)
+    ]
+    return (
+        {"delta.dataSkippingStatsColumns": ",".join(keys)}
+        if keys
+        else {"delta.dataSkippingNumIndexedCols": "0"}
+    )

@@ -98,8 +98,9 @@ class Maintained:
     """A table or a changelog, as functions for its maintenance. `clean` and `clean_log` get the
     time in microseconds.
 
-    `is_wanted` returns whether there is other work for `compact` than small files. `live_bytes`
-    returns the size of the newest version of a table. None: it is a changelog.
+    `checkpoint` writes the checkpoints that are due. `is_wanted` returns whether there is other
+    work for `compact` than small files. `live_bytes` returns the size of the newest version of a
+    table. None: it is a changelog.
     """
 
     new_commits: Callable[[], list[CommitCount]]
@@ -107,6 +108,7 @@ class Maintained:
     compact: Callable[[], Work | None]
     clean: Callable[[int], Work]
     clean_log: Callable[[int], None]
+    checkpoint: Callable[[], None] = lambda: None
     is_wanted: Callable[[], bool] = lambda: False
     live_bytes: Callable[[], int] | None = None
 
@@ -163,6 +165,8 @@ class Maintenance:
 
     def _look(self, now: int) -> None:
         new_commits = self._maintained.new_commits()
+        if new_commits:
+            self._maintained.checkpoint()
         self._removed += (commit for commit in new_commits if commit.removed)
         self._compactions.passed(new_commits)
         self._commits += len(new_commits)

@@ -34,12 +34,16 @@ from connector.spark.storage.delta_log import (
 from connector.spark.storage.files import (
     Files,
     delta,
-    files_of,
     scala_list,
     size_in_bytes,
 )
 from connector.spark.storage.hadoop import bytes_on_disk, names_in, remove_folder
-from connector.spark.storage.layout import Layout
+from connector.spark.storage.layout import (
+    BUCKETS_PROPERTY,
+    Layout,
+    layout_of,
+    new_properties,
+)
 from connector.spark.storage.maintenance import (
     FILE_RETENTION,
     LOG_RETENTION,
@@ -54,7 +58,7 @@ from connector.spark.storage.maintenance import (
     without_rows,
 )
 from connector.spark.storage.tombstones import Tombstones, tombstones_state
-from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table, row_type
+from connector.spark.storage.transaction import Transaction, create_table, row_type
 from connector.state.commits import user_metadata
 from connector.state.damage import check_owner, reading
 from connector.state.maintenance_schedule import DAY_US, CommitCount, is_vacuum_due
@@ -69,18 +73,15 @@ from connector.tables.stored_definition import (
     NO_IDS,
     REBUILD_PROPERTY,
     TABLE_ID_PROPERTY,
-    ColumnIds,
     assign_ids,
     from_properties,
     made_strict,
     to_properties,
 )
-from connector.tables.values import DataType
 from connector.warehouse import bucket_of
 
 _DECLARED: Final = ("max_staleness_s", "block_rows", "on_unreadable")
 """The parts of a definition that may change without a rebuild, and that are stored for readers."""
-BUCKETS_PROPERTY: Final = "lowmark.buckets"
 TOMBSTONES: Final = "tombstones"
 REPLACED_KEPT_US: Final = 7 * DAY_US
 """How long the tombstone table of a replaced table is kept."""
@@ -164,8 +165,10 @@ class Table:
         )
 
     def files(self, version: int) -> Files | None:
-        """The files of `version`, if it is the newest one and its commit lists them."""
-        return files_of(self._spark, self.path, version)
+        """The files of `version`, if it is the newest one and they are known without a Spark
+        job.
+        """
+        return self.log.files(version)
 
     def add_tombstones(self, rows: DataFrame, before: TableState, *, attempt: str) -> bool:
         """Add tombstones for the apply after `before`. Returns whether there were any.
@@ -285,14 +288,14 @@ class Table:
         """Commit actions of Delta's log, as JSON, and store `table_state`, as `commit`. They were
         made for `version`, which must be the newest one.
         """
+        number, stored = table_state.apply_number, table_state.to_json(self._definition.name)
         with self._explained():
-            transaction = Transaction(self._spark, self.path, self._app_id)
-            check_version(transaction, version)
-            transaction.commit(
-                table_state.apply_number,
-                table_state.to_json(self._definition.name),
-                actions=self._parsed(actions),
-            )
+            if not self.log.commit_files(
+                version, actions, stored, app_id=self._app_id, number=number
+            ):
+                transaction = Transaction(self._spark, self.path, self._app_id)
+                check_version(transaction, version)
+                transaction.commit(number, stored, actions=self._parsed(actions))
         self._check_committed(table_state)
 
     def _parsed(self, actions: Iterable[str]) -> Any:
@@ -306,6 +309,8 @@ class Table:
         """
         expired_below = self.tombstones.expired_below(before)
         with self._explained():
+            if expired_below is not None and self.tombstones.commit_files(actions, before):
+                return
             self.tombstones.begin(expired_below, self.layout, self._kept).commit(
                 before.apply_number + 1,
                 tombstones_state(expired_below or 0),
@@ -388,6 +393,16 @@ class Table:
         self._check_committed(after)
         return done
 
+    def list_files(self) -> None:
+        """Let Delta find the files of the table and its tombstones without a Spark job."""
+        self.log.list_files()
+        self.tombstones.log.list_files()
+
+    def checkpoint(self) -> None:
+        """Write the checkpoints of the table and its tombstones that are due."""
+        self.log.checkpoint()
+        self.tombstones.log.checkpoint()
+
     def new_commits(self) -> list[CommitCount]:
         """The file counts of commits to the table and its tombstones since the last call."""
         return [*self.log.new_commits(), *self.tombstones.log.new_commits()]
@@ -421,6 +436,7 @@ class Table:
         nothing to do.
         """
         done = None
+        self.list_files()
         with self._explained():
             # First, because a compaction fails as long as others change its files.
             if self.is_vacuum_due():
@@ -567,36 +583,6 @@ class Table:
                 partition_by=[BUCKET],
             )
         return layout if is_new else None
-
-
-def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:
-    """The layout of a table with these columns. `buckets` None: that of a new table."""
-    return Layout(definition, buckets or definition.buckets, ids)
-
-
-def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
-    """The properties of a new table."""
-    return {
-        **to_properties(definition, ids),
-        BUCKETS_PROPERTY: str(definition.buckets),
-        ENABLED: str(definition.deletion_vectors).lower(),
-        **_statistics(definition),
-        **CHECKPOINTS,
-    }
-
-
-def _statistics(definition: TableDefinition) -> dict[str, str]:
-    """Delta keeps statistics of the key columns only. It has no statistics for BYTES and BOOL."""
-    keys = [
-        f"`{part.name}`"
-        for part in definition.key.parts
-        if part.type not in (DataType.BYTES, DataType.BOOL)
-    ]
-    return (
-        {"delta.dataSkippingStatsColumns": ",".join(keys)}
-        if keys
-        else {"delta.dataSkippingNumIndexedCols": "0"}
-    )
 
 
 def new_attempt() -> str:

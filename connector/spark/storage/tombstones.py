@@ -6,17 +6,18 @@ commit names do not count, and are removed later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from connector.errors import WriterConflictError
 from connector.errors.tables import tombstones_unusable
 from connector.spark.failures import explained
 from connector.spark.sql import constant
 from connector.spark.storage.delta_log import DeltaLog, set_properties
-from connector.spark.storage.files import all_files, files_of
+from connector.spark.storage.files import all_files
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.maintenance import (
     Rewritten,
@@ -37,6 +38,8 @@ _COLUMNS: Final = (
     ("_newest", "bigint"),
 )
 """The columns of a tombstone after those of its row."""
+_TRIES: Final = 5
+"""How often a commit is tried, if other programs commit at the same time."""
 
 
 class Tombstones:
@@ -79,7 +82,7 @@ class Tombstones:
         """
         commit = self._newest(table_state)
         assert commit is not None, "there is no tombstone table"
-        if (files := files_of(self._spark, self.path, commit.version)) is not None:
+        if (files := self.log.files(commit.version)) is not None:
             entries = files.rows()
         else:
             reader = self._spark.read.format("delta").option("versionAsOf", commit.version)
@@ -99,7 +102,26 @@ class Tombstones:
 
     def files(self, table_state: TableState) -> tuple[str, ...]:
         """The files of the tombstone table, as actions of Delta's log."""
-        return all_files(self._spark, self.path).actions() if self.exist(table_state) else ()
+        commit = self._newest(table_state)
+        if commit is None:
+            return ()
+        added = self.log.added(commit.version)
+        return all_files(self._spark, self.path).actions() if added is None else added
+
+    def commit_files(self, actions: Sequence[str], table_state: TableState) -> bool:
+        """Commit files with tombstones. There must be a tombstone table. Returns as
+        `DeltaLog.commit_files`. Another program may replace files meanwhile.
+        """
+        for left in reversed(range(_TRIES)):
+            commit = self._newest(table_state)
+            assert commit is not None, "there is no tombstone table"
+            stored = tombstones_state(int((commit.stored or {})["expired_below"]))
+            try:
+                return self.log.commit_files(commit.version, actions, stored, is_blind=True)
+            except WriterConflictError:
+                if not left:
+                    raise
+        raise AssertionError
 
     def begin(
         self, expired_below: int | None, layout: Layout, properties: Mapping[str, str]

@@ -35,6 +35,7 @@ class Kept:
         self.is_late, self.has_work = is_late, True
         self.commits: list[CommitCount] = []
         self.did: list[str] = []
+        self.checkpoints = 0
         self.lines: list[str] = []
         self.jobs = list(jobs)
         self.error: Exception | None = None
@@ -44,6 +45,7 @@ class Kept:
             compact=lambda: self._do("compact", Work(7, 70)),
             clean=lambda now: self._do("clean", Work(3, 30, 5, 50)) or Work(),
             clean_log=lambda now: self.did.append("log"),
+            checkpoint=self._checkpoint,
             live_bytes=lambda: 1_000_000,
         )
         self.upkeep = Maintenance(
@@ -59,6 +61,9 @@ class Kept:
     def _new_commits(self) -> list[CommitCount]:
         commits, self.commits = self.commits, []
         return commits
+
+    def _checkpoint(self) -> None:
+        self.checkpoints += 1
 
     def _show(self, event: Event) -> None:
         """As a log does: it has no lines of progress."""
@@ -107,6 +112,15 @@ def test_maintenance_begins_after_commits_with_work_for_it() -> None:
         (JobKind.CLEAN_UP, "t", 3, 30, 5, 50),
     ]
     assert kept.jobs[2].ended_at >= kept.jobs[2].started_at == hour + 2 * minute
+
+
+def test_a_checkpoint_is_looked_for_behind_commits_alone() -> None:
+    """ENG-5: not in the way of an apply, and not for nothing."""
+    kept = Kept()
+    kept.round(0)
+    kept.round(1, CommitCount(1, 1))
+    kept.round(2)
+    assert kept.checkpoints == 1
 
 
 def test_a_new_process_continues_the_maintenance_of_the_last_one() -> None:

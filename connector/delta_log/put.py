@@ -1,0 +1,105 @@
+"""The log of a table on a local disk. A commit is put if its file is absent, by a hard link: it is
+there as a whole or not at all, and never replaces another one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import uuid4
+
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
+
+
+class LinksUnsupportedError(Exception):
+    """The disk has no hard links."""
+
+
+class LogFolder(Protocol):
+    """The files of a log. Every method but `read` raises `OSError`."""
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file. None: there is no such file."""
+
+    def names(self) -> Iterable[str]:
+        """The names of all files. Empty: there is no log."""
+
+    def put(self, name: str, content: bytes) -> bool:
+        """Write a file, unless there is one. Returns whether there was none."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file in place of an older one. A reader finds the old content or the new one."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if there is one."""
+
+
+class LocalFolder:
+    """A `LogFolder` at a local path.
+
+    Hadoop keeps a checksum beside each file that it writes, in a hidden file. It goes with the
+    file, and before the file is written again: Hadoop would find that the two differ.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file."""
+        return (self._path / name).exists()
+
+    def names(self) -> list[str]:
+        try:
+            return os.listdir(self._path)
+        except FileNotFoundError:
+            return []
+
+    def put(self, name: str, content: bytes) -> bool:
+        beside = self._beside(name, content)
+        try:
+            os.link(beside, self._path / name)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise LinksUnsupportedError from error
+            raise
+        finally:
+            beside.unlink(missing_ok=True)
+        return True
+
+    def write(self, name: str, content: bytes) -> None:
+        beside = self._beside(name, content)
+        try:
+            self._unlink(f".{name}.crc")
+            beside.replace(self._path / name)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
+
+    def delete(self, name: str) -> None:
+        self._unlink(name)
+        self._unlink(f".{name}.crc")
+
+    def _unlink(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            (self._path / name).unlink()
+
+    def _beside(self, name: str, content: bytes) -> Path:
+        beside = self._path / f".{name}.{uuid4().hex}.tmp"
+        try:
+            beside.write_bytes(content)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
+        return beside
