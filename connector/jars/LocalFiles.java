@@ -3,11 +3,14 @@ package io.github.lowmark;
 import java.io.IOException;
 import java.net.URI;
 import java.net.URISyntaxException;
+import java.nio.file.FileSystemException;
 import java.nio.file.Files;
 import java.nio.file.attribute.PosixFilePermissions;
+import java.util.regex.Pattern;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.ChecksumFs;
 import org.apache.hadoop.fs.DelegateToFileSystem;
+import org.apache.hadoop.fs.FileAlreadyExistsException;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FsConstants;
 import org.apache.hadoop.fs.FsServerDefaults;
@@ -23,6 +26,8 @@ import org.apache.hadoop.fs.permission.FsPermission;
  * processes for a batch of heartbeats and its apply.
  */
 public final class LocalFiles extends RawLocalFileSystem {
+  private static final Pattern COMMIT = Pattern.compile(".*/_delta_log/\\d{20}\\.json");
+
   public void setPermission(Path path, FsPermission permission) throws IOException {
     java.nio.file.Path file = pathToFile(path).toPath();
     if (permission.getStickyBit() || !Files.getFileStore(file).supportsFileAttributeView("posix")) {
@@ -35,6 +40,29 @@ public final class LocalFiles extends RawLocalFileSystem {
   /** Hadoop gives readlink the URI of the file, which is no path, and so never finds a link. */
   public FileStatus getFileLinkStatus(Path path) throws IOException {
     return getFileStatus(path);
+  }
+
+  /**
+   * Hadoop looks for the target, and then replaces it. A commit of Delta must not be replaced: a
+   * program without Spark may have made it meanwhile. On a disk without links, it can be.
+   */
+  public boolean rename(Path source, Path target) throws IOException {
+    java.nio.file.Path from = pathToFile(source).toPath();
+    java.nio.file.Path to = pathToFile(target).toPath();
+    if (!COMMIT.matcher(to.toString()).matches()) {
+      return super.rename(source, target);
+    }
+    try {
+      Files.createLink(to, from);
+    } catch (java.nio.file.FileAlreadyExistsException error) {
+      throw new FileAlreadyExistsException(target.toString());
+    } catch (UnsupportedOperationException error) {
+      return super.rename(source, target);
+    } catch (FileSystemException error) {
+      return super.rename(source, target);
+    }
+    Files.delete(from);
+    return true;
   }
 
   /** What Hadoop's class FileSystem uses (fs.file.impl). */

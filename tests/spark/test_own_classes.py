@@ -59,6 +59,30 @@ def test_a_rename_replaces_a_file_only_if_it_may(
     assert (commit.read_text(), second.exists()) == ("2", False)
 
 
+def test_a_commit_is_not_replaced_if_another_program_makes_it_meanwhile(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """TBL-14, `nothing_lost`: behind Hadoop's look for the target."""
+    jvm: Any = spark._jvm
+    path, log = jvm.org.apache.hadoop.fs.Path, tmp_path / "_delta_log"
+    log.mkdir()
+    written, commit = log / "written", log / f"{7:020}.json"
+    written.write_text("1")
+    raw = jvm.io.github.lowmark.LocalFiles()
+    raw.initialize(
+        jvm.java.net.URI("file:///"), spark._jsparkSession.sessionState().newHadoopConf()
+    )
+    assert raw.rename(path(str(written)), path(str(commit)))
+    written.write_text("2")
+    with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
+        raw.rename(path(str(written)), path(str(commit)))
+    assert (commit.read_text(), written.read_text()) == ("1", "2")
+    other = tmp_path / "other.json"
+    other.write_text("0")
+    assert raw.rename(path(str(written)), path(str(other)))
+    assert other.read_text() == "2"
+
+
 def test_permissions_are_set(spark: SparkSession, tmp_path: Path) -> None:
     jvm: Any = spark._jvm
     conf = spark._jsparkSession.sessionState().newHadoopConf()
