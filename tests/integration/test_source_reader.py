@@ -136,6 +136,30 @@ def test_a_full_kafka_partition_waits_while_others_are_read(source: ForeignTopic
     reader.close()
 
 
+def test_a_full_kafka_partition_whose_topic_is_hidden_for_a_while_is_read_on(
+    source: ForeignTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SRC-8, nothing_lost: for example, a right is withdrawn and given back."""
+    topic, other = source.create("public.a"), source.create("public.b")
+    reader = reader_of(source)
+    source.send(topic, "1")
+    source.send(other, "2")
+    assert len(read(reader, 2)) == 2
+    source.send(topic, "3")
+    time.sleep(1)  # the client has fetched it
+    reader.pause([(topic, 0)])
+    assert reader.poll(0.2) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(readers, "existing_topics", lambda *_: {other})
+        reader.refresh()
+        assert reader.poll(0.2) == []
+    reader.pause([])
+    reader.refresh()
+    source.send(topic, "4")
+    assert values(read(reader, 2), topic) == ["3", "4"]
+    reader.close()
+
+
 def test_no_broker_is_an_error_at_the_start() -> None:
     config = SourceConfig(format=SourceFormat.UPSERT_JSON, topics=("a",))
     with pytest.raises(BrokerError):

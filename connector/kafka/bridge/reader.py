@@ -171,12 +171,13 @@ class SourceReader:
         self.positions.update({partition: self._starts.get(partition, 0) for partition in added})
 
     def _leave(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop reading topics that were deleted."""
+        """Stop reading topics that were deleted, or that Kafka does not show any more."""
+        self.pause(self._paused - set(partitions))
         if partitions:
             self._client.incremental_unassign([Assignment(*partition) for partition in partitions])
         for partition in partitions:
             self._starts[partition] = self.positions.pop(partition)
-        self._paused -= set(partitions)
+            self._held.pop(partition, None)  # they are behind the position
 
     def close(self) -> None:
         """Close the client. Positions are not stored."""
