@@ -375,7 +375,8 @@ class ByTransaction(Arrivals):
         commit = event.commit
         for partition in arrived.queued:
             self._queues[partition].pinned = None
-        if self._truncations.pop(commit.transaction, None) is None:
+        is_truncation = self._truncations.pop(commit.transaction, None) is not None
+        if not is_truncation:
             self._end_records.popleft()
         del self._ended[commit.transaction]
         self._arrived.pop(commit.transaction, None)
@@ -383,7 +384,8 @@ class ByTransaction(Arrivals):
         newest = self._ends.get(commit.log, ())
         self._ends[commit.log] = commit.after if commit.log == LSN else max(newest, commit.after)
         self._keep_first(commit.transaction, arrived.first)
-        if arrived.at:
+        is_late = is_truncation and not arrived.truncated
+        if arrived.at and not is_late:
             self._newest = commit.time // 1000, arrived.at
         self._finished.add(commit)
         self._has_finished = True

@@ -17,6 +17,7 @@ from connector.sources.by_transaction import ByTransaction
 from connector.sources.captured import reads_table
 from connector.sources.finished import Remembered
 from connector.sources.model import (
+    BINLOG,
     LSN,
     Commit,
     End,
@@ -441,6 +442,38 @@ def test_rows_of_another_snapshot_separate_two_logs(is_read_again: bool, is_kill
         with pytest.raises(TopicError, match="has no known place") as stopped:
             source.released()
         assert stopped.value.code == "SOURCE_LOG_BEGAN_AGAIN"
+
+
+@pytest.mark.parametrize("is_truncated_again", [False, True])
+def test_a_binary_log_with_truncations_that_begins_again_under_an_older_clock_stops(
+    is_truncated_again: bool,
+) -> None:
+    """SRC-2, `newest_wins`: nothing tells which truncations are of the old log, also if the new one
+    begins with a truncation. That is a dead letter.
+    """
+    source = Source(by_transaction())
+
+    def send(at: int, time_s: int, *, truncates: bool = False) -> None:
+        time, name = NOW + time_s * 1_000_000, f"file=bin.1,pos={at}"
+        commit = Commit(
+            time=time, sequence=1, log=BINLOG, after=(1, at), at=(1, at + 1, 0), log_position=name
+        )
+        if truncates:
+            source.add(("t.a", 0), TruncatedTable("a", commit))
+            return
+        commit = replace(commit, transaction=name)
+        source.add(("t.a", 0), Row(table="a", commit=commit, key={"id": 1}))
+        source.add((ENDS, 0), End(replace(commit, after=(1, at + 1)), 1))
+
+    send(1000, -5)
+    send(1100, -4, truncates=True)
+    send(1200, -4)
+    assert [type(r.event) for r in source.released()] == [Row, TruncatedTable, Row]
+    if is_truncated_again:
+        send(30, -60, truncates=True)
+    send(50, -60)
+    with pytest.raises(TopicError, match="the clock of the database did not go on"):
+        source.released()
 
 
 def test_an_event_of_another_time_is_no_repetition_of_one_that_waits() -> None:
