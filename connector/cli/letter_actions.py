@@ -58,7 +58,7 @@ _OPTIONS: Final = (
         multiple=True,
         help="Only letters with this reason; you can repeat the option.",
     ),
-    click.option("--rule", default="", help="Only letters that broke this rule (reason INVALID)."),
+    click.option("--rule", default="", help="Only letters that broke this rule."),
     click.option(
         "--state",
         "states",

@@ -162,7 +162,8 @@ _TEXTS: Final[Mapping[Reason, _Texts]] = {
         "A bridge could not read a record of its source, or the row in it lacks a value. The letter"
         " has the bytes of the source, and the place in the order that the row has",
         "Repair the record in the letter, or declare what its table needs. Then replay the letter:"
-        " it is read again, and becomes the change of the row at its place",
+        " it is read again, and becomes the change of the row at its place. A letter whose place is"
+        " not known has no replay: compare the table with the source, and discard the letter",
     ),
 }
 
