@@ -310,6 +310,13 @@ class Arrivals(Sequencer):
         arrived = self._arrived.get(transaction)
         return arrived is not None and arrived.queued[record.partition] > 0
 
+    def _is_read_again(self, before: ForeignRecord, behind: ForeignRecord) -> bool:
+        """Return whether Debezium has read the tables between two records, as it does if the log
+        begins again.
+        """
+        times = self._snapshot_times()
+        return any(before.timestamp < time <= behind.timestamp for time in times)
+
     def _snapshot_times(self) -> Iterator[int]:
         """Yield Kafka's times of rows of snapshots that are not incremental: of the newest one that
         was released, and of those in queues.

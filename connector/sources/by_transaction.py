@@ -132,11 +132,10 @@ class ByTransaction(Arrivals):
         snapshot that were sent between them.
         """
         (record, own), (next_record, end) = truncation, next_
-        for between in self._snapshot_times():
-            if record.timestamp < between <= next_record.timestamp:
-                return True
-            if next_record.timestamp < between <= record.timestamp:
-                return False
+        if self._is_read_again(record, next_record):
+            return True
+        if self._is_read_again(next_record, record):
+            return False
         at, commit, truncated = self._at_of_next(), end.commit, own.commit
         arrived = self._arrived.get(commit.transaction)
         if isinstance(end, End) and arrived is not None and arrived.contradicts_end(end):
@@ -226,7 +225,7 @@ class ByTransaction(Arrivals):
         record, transaction = entry.record, next_[1].commit
         if record.timestamp >= next_[0].timestamp:
             return False
-        if any(record.timestamp < at <= next_[0].timestamp for at in self._snapshot_times()):
+        if self._is_read_again(record, next_[0]):
             return True
         if entry.event.commit.time + SILENT_US <= transaction.time:
             return True
@@ -259,6 +258,8 @@ class ByTransaction(Arrivals):
         if (next_ := self._next()) is not None:
             at = next_[1].commit.at or self._at_of_next()
             if at and is_earlier(commit.time, commit.at, next_[1].commit.time, at):
+                return True
+            if self._is_read_again(record, next_[0]):
                 return True
         # The next transaction may wait for an event behind it.
         if self._queues[record.partition].is_full and self._end_records:
@@ -397,7 +398,7 @@ class ByTransaction(Arrivals):
         transaction = event.commit.transaction
         reason = self._reason_to_wait(record, event, arrived, ahead)
         if reason == "events":
-            return _lacks_events(record, event, arrived)
+            return arrived.waiting_for_events(record, event)
         if reason:
             return Waiting(reason, transaction, record.timestamp)
         waiting = self._waiting_without_end(self._lacks_end) if self._open else None
@@ -590,14 +591,3 @@ class ByTransaction(Arrivals):
             return False
         self._skipped = transaction
         return True
-
-
-def _lacks_events(record: ForeignRecord, event: End, arrived: Arrived) -> Waiting:
-    return Waiting(
-        "events",
-        event.commit.transaction,
-        record.timestamp,
-        missing=event.count - arrived.count,
-        counts=event.counts,
-        arrived={table: count for table, count in arrived.tables.items() if table},
-    )

@@ -19,6 +19,7 @@ from connector.sources.model import (
     Skipped,
     TopicPartition,
     TruncatedTable,
+    Waiting,
 )
 
 ALONE: Final = ""
@@ -131,6 +132,17 @@ class Arrived:
         counts = end.counts
         return bool(counts) and any(
             number > counts[table] for table, number in self.tables.items() if table in counts
+        )
+
+    def waiting_for_events(self, record: ForeignRecord, end: End) -> Waiting:
+        """Return what the transaction of an end in this record lacks."""
+        return Waiting(
+            "events",
+            end.commit.transaction,
+            record.timestamp,
+            missing=end.count - self.count,
+            counts=end.counts,
+            arrived={table: count for table, count in self.tables.items() if table},
         )
 
     def take(self, sequence: int, fingerprint: int = _ANY) -> bool:

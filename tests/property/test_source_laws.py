@@ -36,7 +36,7 @@ LOGS = (LSN, BINLOG, "uuid", "domain")
 
 
 LATE = "TRUNCATION_LATE"
-FOUND = {BINLOG: ("1 15",), "uuid": ("2286409200 11",)}
+FOUND = {BINLOG: ("1 15", "350107344/5"), "uuid": ("2286409200 11",)}
 """Worlds whose log begins again, and in which a truncation of MySQL once had a wrong place."""
 GROWN = {LSN: ("2", "5", "249", "1000"), BINLOG: ("0", "15"), "uuid": ("0", "16"), "domain": ("8",)}
 """Worlds in which a row of a second snapshot was once released too early."""
