@@ -99,13 +99,12 @@ class ByTransaction(Arrivals):
             waiting, count = self._waiting_for(record, event, arrived, time - now), None
             if waiting is None:
                 count = max(event.count, arrived.count) - arrived.skipped
-            elif waiting.reason != "events" or not any(
-                self._queues[p].is_full for p in +arrived.queued
-            ):
+            elif waiting.reason != "events" or not self._fills_a_queue(event.commit, arrived):
                 self.waiting = waiting
                 return
             yield from self._rows(event.commit, arrived, time, count)
             if count is None:
+                self.waiting = waiting
                 return
             self._finish(event, arrived, time)
         self.waiting = self._waiting_for_end()
@@ -143,6 +142,12 @@ class ByTransaction(Arrivals):
         if not at and commit.log == truncated.log:  # the numbers of GTIDs
             return is_earlier(truncated.time, truncated.after, commit.time, commit.after)
         return bool(at) and is_earlier(truncated.time, truncated.at, commit.time, at)
+
+    def _fills_a_queue(self, commit: Commit, arrived: Arrived) -> bool:
+        """Return whether a transaction does not fit into a queue: no later one follows there."""
+        own = ALONE, commit.transaction
+        queues = (self._queues[partition] for partition in +arrived.queued)
+        return any(queue.is_full and queue.last_transaction() in own for queue in queues)
 
     def _is_silent_since(self, record: ForeignRecord) -> bool:
         """Return whether all was read some time after a record, and no end is left to release."""
@@ -397,12 +402,10 @@ class ByTransaction(Arrivals):
         """Return what a transaction waits for, or None: it can be released."""
         transaction = event.commit.transaction
         reason = self._reason_to_wait(record, event, arrived, ahead)
-        if reason == "events":
-            return arrived.waiting_for_events(record, event)
-        if reason:
+        if reason and reason != "events":
             return Waiting(reason, transaction, record.timestamp)
         waiting = self._waiting_without_end(self._lacks_end) if self._open else None
-        if waiting is not None or transaction in self._truncations:
+        if waiting is not None:
             return waiting
         for partition in +arrived.queued:
             for entry in self._queues[partition].entries:
@@ -410,7 +413,7 @@ class ByTransaction(Arrivals):
                     break
                 if self._is_in_front(entry, event.commit) and not self._may_lack_end(entry):
                     return Waiting("end", entry.transaction, entry.record.timestamp)
-        return None
+        return arrived.waiting_for_events(record, event) if reason else None
 
     def _reason_to_wait(
         self, record: ForeignRecord, event: End, arrived: Arrived, ahead: int

@@ -476,6 +476,73 @@ def test_a_binary_log_with_truncations_that_begins_again_under_an_older_clock_st
         source.released()
 
 
+def test_later_transactions_that_fill_a_queue_release_no_part_of_one_that_lacks_an_event() -> None:
+    """SRC-2, SRC-8: it fits into the queues, and an operator can publish it as it is."""
+    source = Source(by_transaction(most_records=4))
+    source.end(1, 3)
+    source.row(1, 1)
+    source.row(1, 2)
+    for number in (2, 3):
+        source.row(number, 1)
+        source.end(number, 1)
+    assert source.sequencer.full == [("t.a", 0)]
+    assert source.released() == []
+    waiting = source.sequencer.waiting
+    assert waiting is not None
+    assert (waiting.reason, waiting.transaction, waiting.missing) == ("events", "1", 1)
+    assert source.sequencer.skip("1")
+    assert numbers(source.released()) == [("1", 1), ("1", 2), ("2", 1), ("3", 1)]
+
+
+def test_a_transaction_without_an_end_waits_in_front_of_one_that_fills_a_queue() -> None:
+    """SRC-2, `nothing_lost`: none of its events is published without the others."""
+    source = Source(by_transaction(most_records=4))
+    source.row(1, 1)
+    source.end(1, 1)
+    source.released()
+    for number in (2, 3):
+        source.row(number, 1)
+        source.row(number, 2)
+    source.end(3, 6)
+    assert source.released() == []
+    waiting = source.sequencer.waiting
+    assert waiting is not None
+    assert (waiting.reason, waiting.transaction) == ("end", "2")
+
+
+def test_a_transaction_without_an_end_waits_in_front_of_a_truncation() -> None:
+    """SRC-2, `nothing_lost`: with GTIDs, the next end may have no position in the binary log."""
+    source = Source(by_transaction())
+
+    def commit(number: int) -> Commit:
+        at = (1, 100 * number, 0)
+        name = f"A:{number}"
+        return Commit(
+            time=NOW,
+            transaction=name,
+            sequence=1,
+            log="A",
+            after=(number,),
+            at=at,
+            log_position=name,
+        )
+
+    def end(number: int) -> None:
+        at_end = replace(commit(number), after=(number + 1,), at=())
+        source.add((ENDS, 0), End(at_end, 1, {"a": 1}))
+
+    source.add(("t.a", 0), Row(table="a", commit=commit(1), key={"id": 1}))
+    end(1)
+    assert len(source.released()) == 1
+    source.add(("t.a", 0), Row(table="a", commit=commit(2), key={"id": 1}))
+    source.add(("t.a", 0), TruncatedTable("a", replace(commit(3), transaction="")))
+    end(4)
+    assert source.released() == []
+    waiting = source.sequencer.waiting
+    assert waiting is not None
+    assert (waiting.reason, waiting.transaction) == ("end", "A:2")
+
+
 def test_an_event_of_another_time_is_no_repetition_of_one_that_waits() -> None:
     """SRC-2, `nothing_lost`: a log that began again has the same ids, sequences and positions. A
     killed bridge reads the event again.
