@@ -266,7 +266,7 @@ def test_a_transaction_that_is_never_whole_waits(log: str, seed: int) -> None:
             is_old=is_old,
             change=list if is_old else leaves_out_an_end(random),
         )
-        bridge = Bridge(topics, by_transaction(ByTransaction, 1000), random)
+        bridge = Bridge(topics, by_transaction(ByTransaction, random.choice((5, 1000))), random)
         bridge.run(random.randrange(4))
         if bridge.waiting is None:
             check_all_are_sent(topics, bridge)
