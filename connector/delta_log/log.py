@@ -146,13 +146,13 @@ class Log:
             if state.version - self._checkpoint < every or state.not_known():
                 return False
             parts = _checkpoints(self._folder.names())
-            self._checkpoint = max([self._checkpoint, *parts])
+            self._checkpoint = max(parts, default=-1)
             if state.version - self._checkpoint < every:
                 return False
             state = replace(state, added={**state.added}, transactions={**state.transactions})
-            base, self._checkpoint = self._checkpoint, state.version
+            base = self._checkpoint
         removed = dict[FileId, Action]()
-        for name in parts.get(base, ()):
+        for name in parts[base] if base >= 0 else ():
             removed |= removed_in(self._needed(name))
         commits = range(base + 1, state.version + 1)
         removed = removed_after(
@@ -167,6 +167,8 @@ class Log:
             "numOfAddFiles": len(state.added),
         }
         self._folder.write(LAST_CHECKPOINT, json.dumps(hint).encode())
+        with self._lock:
+            self._checkpoint = max(self._checkpoint, state.version)
         return True
 
     def _needed(self, name: str) -> bytes:

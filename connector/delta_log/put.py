@@ -65,6 +65,9 @@ class LocalFolder:
             return []
 
     def put(self, name: str, content: bytes) -> bool:
+        if self.has(name):
+            return False
+        self._unlink(f".{name}.crc")  # of a commit that was deleted by hand
         beside = self._beside(name, content)
         try:
             os.link(beside, self._path / name)

@@ -6,8 +6,9 @@ common order, so there is no consistent cut.
 
 Debezium sends events again after a restart, in the same order, from any place to the newest one. An
 event that is before the newest one of its partition, by position and by commit time, is held until
-that is known. If an event at the position of the newest one follows, those that are held are
-repetitions. If one behind it follows, they are not: the log began again, so they are released.
+that is known. If the newest one follows, with its position, its key and its own commit time, those
+that are held are repetitions. If one behind it follows, they are not: the log began again, so they
+are released.
 
 `reached` is the least clock. The clock of a partition that was read to its end is set to the time
 before its end offset was asked. Such a step depends on when it was made, and so does the first
@@ -72,20 +73,26 @@ class _Lane:
         is_placed = bool(commit.after) and not (isinstance(event, Row) and event.is_snapshot)
         repetitions = 0
         if is_placed and newest is not None and newest.log == commit.log:
-            is_back = commit.after < newest.after and commit.time <= newest.time
-            if is_back:
+            position, newest_position = (commit.after, commit.at), (newest.after, newest.at)
+            own_time = commit.time if newest.own_time else 0
+            is_newest = placed(commit, newest, record.key)._replace(own_time=own_time) == newest
+            is_old = commit.time <= newest.time
+            # Without positions of their own, a transaction may have several such events.
+            if is_newest or (is_old and not commit.at and position == newest_position):
+                repetitions, self.held_from = len(self.held), None
+                self.held.clear()
+                self.are_dropped = False
+                if commit.at:
+                    return repetitions + 1
+            # Several events may have one position.
+            elif is_old and (
+                position < newest_position or (self.held and position == newest_position)
+            ):
                 self.are_dropped |= len(self.held) == MOST_RECORDS
                 self.held.append((record, event))
                 if self.held_from is None:
                     self.held_from = record.offset
                 return 0
-            if commit.after == newest.after and commit.time <= newest.time:
-                repetitions, self.held_from = len(self.held), None
-                self.held.clear()
-                self.are_dropped = False
-                is_same = placed(commit, newest, record.key) == newest
-                if commit.at and (commit.at < newest.at or is_same):
-                    return repetitions + 1
         if is_placed:
             if self.are_dropped:
                 raise source_log_began_again(record.topic, str(self.held_from), str(record.offset))

@@ -23,7 +23,7 @@ ByTopic = Mapping[str, Mapping[int, T]]
 
 class Placed(NamedTuple):
     """The newest event of a Kafka partition: its log, its position there, the greatest time so far
-    (µs), its own position, and a checksum of its key.
+    (µs), its own position, a checksum of its key, and its own time (µs). 0: it is not known.
     """
 
     log: str
@@ -31,12 +31,13 @@ class Placed(NamedTuple):
     time: int
     at: LogPosition = ()
     key: int = 0
+    own_time: int = 0
 
 
 def placed(commit: Commit, before: Placed | None, key: bytes | None = None) -> Placed:
     """Return an event as the newest one of its partition, behind the one `before`."""
     time = max(commit.time, before.time if before else 0)
-    return Placed(commit.log, commit.after, time, commit.at, zlib.crc32(key or b""))
+    return Placed(commit.log, commit.after, time, commit.at, zlib.crc32(key or b""), commit.time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -304,6 +304,18 @@ def test_a_checkpoint_has_what_is_in_force(folder: Path) -> None:
     assert json.loads((folder / "_last_checkpoint").read_text())["version"] == 4
 
 
+def test_the_checkpoint_after_a_failed_one_has_what_was_removed_before(folder: Path) -> None:
+    disk = Disk(folder)
+    log = Log(disk)
+    put(log, 1, add("b"), gone("a"))
+    disk.left = 0
+    with pytest.raises(KilledError):
+        log.checkpoint(every=2)
+    put(log, 2, add("c"), gone("b"))
+    assert log.checkpoint(every=2)
+    assert set(removed_paths(folder, 2)) == {"a", "b"}
+
+
 def removed_paths(folder: Path, version: int) -> list[str]:
     from connector.delta_log.checkpoint import checkpoint_file, removed_in
 
@@ -345,13 +357,17 @@ def test_files_are_listed_beside_an_own_commit_alone(folder: Path) -> None:
     assert not any(file["dataChange"] for file in listed)
 
 
-@pytest.mark.parametrize("act", ["write", "delete"])
+@pytest.mark.parametrize("act", ["write", "delete", "put"])
 def test_the_checksum_of_hadoop_goes_with_its_file(folder: Path, act: str) -> None:
     (folder / "x").write_bytes(b"old")
     (folder / ".x.crc").write_bytes(b"of the old one")
     disk = LocalFolder(str(folder))
-    disk.write("x", b"new") if act == "write" else disk.delete("x")
-    assert sorted(disk.names()) == [commit_file(0), *(["x"] if act == "write" else [])]
+    if act == "put":  # only the file was deleted by hand
+        (folder / "x").unlink()
+        assert disk.put("x", b"new")
+    else:
+        disk.write("x", b"new") if act == "write" else disk.delete("x")
+    assert sorted(disk.names()) == [commit_file(0), *([] if act == "delete" else ["x"])]
 
 
 def test_a_disk_without_links_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

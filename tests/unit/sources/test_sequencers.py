@@ -567,6 +567,27 @@ def test_without_ends_a_repetition_may_be_a_little_later_than_the_newest_event()
     assert [r.event.commit.after for r in source.released()] == [(1,), (2,), (3,), (3,)]
 
 
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_without_ends_events_are_repetitions_only_if_the_newest_one_follows(
+    is_repeated: bool,
+) -> None:
+    """SRC-2, SRC-4, `nothing_lost`: a binary log begins again under a clock that went back, and an
+    event has the position of the newest one.
+    """
+    source = Source(ByPartition(max_clock_skew_s=SKEW_S))
+    source.sequencer.ends({})
+    ages = [(500, 5), (100, 3), (300, 3), (500, 5 if is_repeated else 4), (600, 2)]
+    if is_repeated:
+        ages[1:1] = [(500, 5)]
+        ages[2:4] = [(100, 6), (300, 6)]
+    for position, age_s in ages:
+        place = (1, position)
+        commit = Commit(time=NOW - age_s * 1_000_000, log=BINLOG, after=place, at=(*place, 0))
+        source.add(("t.a", 0), Row(table="a", commit=commit, key={"id": 1}))
+    released = [r.event.commit.after[1] for r in source.released()]
+    assert released == ([500, 600] if is_repeated else [500, 100, 300, 500, 600])
+
+
 def test_an_end_that_kafka_deleted_before_the_first_start_is_not_waited_for() -> None:
     """SRC-2: the events of its transaction are released without one."""
     source = Source(by_transaction())
