@@ -6,10 +6,6 @@ from typing import Final
 
 from connector.errors import TopicError
 
-_TABLES_AGAIN: Final = (
-    "Give Debezium another topic.prefix, so that it reads the tables again, and name the new topics"
-    " in the source."
-)
 _SOURCE_AGAIN: Final = (
     "Let the source send all rows again, for example by a snapshot of Debezium. Name a new change"
     " topic for the stream, so that the bridge begins again, and move the folders of the stream and"
@@ -77,40 +73,45 @@ def source_transactions_split(topic: str, kafka_partitions: int) -> TopicError:
     )
 
 
-def source_log_began_again(topic: str, first: str, new: str) -> TopicError:
+def _log_began_again(topic: str, problem: str, cause: str) -> TopicError:
     return TopicError(
         "SOURCE_LOG_BEGAN_AGAIN",
+        problem,
+        cause,
+        "Give Debezium another topic.prefix, so that it reads the tables again, and name the new"
+        f" topics in the source. {_SOURCE_AGAIN}",
+        topic=topic,
+    )
+
+
+def source_log_began_again(topic: str, first: str, new: str) -> TopicError:
+    return _log_began_again(
+        topic,
         f"{topic} has old transactions from {first} on, and then the new one {new}",
         "Debezium sends a part of the log again after a restart, up to the newest transaction, and"
         " that did not come. So the log of the database began again, for example after a restore"
         " into a new server, whose clock is behind. It cannot be told which of these transactions"
         " were published",
-        f"{_TABLES_AGAIN} {_SOURCE_AGAIN}",
-        topic=topic,
     )
 
 
 def source_row_without_place(topic: str, offset: int, transaction: str) -> TopicError:
-    return TopicError(
-        "SOURCE_LOG_BEGAN_AGAIN",
+    return _log_began_again(
+        topic,
         f"A row of an incremental snapshot in {topic}, at the offset {offset:,}, has no known place"
         f" before or behind the transaction {transaction}",
         "The log of the database began again at smaller positions, and neither rows of another"
         " snapshot nor the clocks tell from which log the row is",
-        f"{_TABLES_AGAIN} {_SOURCE_AGAIN}",
-        topic=topic,
     )
 
 
 def source_truncations_unplaced(topic: str, transaction: str) -> TopicError:
-    return TopicError(
-        "SOURCE_LOG_BEGAN_AGAIN",
+    return _log_began_again(
+        topic,
         f"The binary log of the source began again before {transaction}, the next transaction of"
         f" {topic}, and the clock of the database did not go on",
         "A truncation has no transaction. Its place is known by its position and its time, and now"
         " both may be those of the old log or of the new one",
-        f"{_TABLES_AGAIN} {_SOURCE_AGAIN}",
-        topic=topic,
     )
 
 

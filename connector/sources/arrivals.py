@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from connector.errors.sources import source_log_began_again, source_log_unknown
-from connector.sources.finished import RECENT, TRUNCATION, Finished, Past
+from connector.sources.finished import RECENT, TRUNCATION, Finished, Past, keep_newest
 from connector.sources.model import (
     LSN,
     Commit,
@@ -153,9 +153,7 @@ class Arrivals(Sequencer):
         """Leave out an event. The end of its transaction proves that it is a repetition."""
         self.repetitions += 1
         name = commit.transaction
-        self._dropped[name] = max(commit.time, self._dropped.pop(name, 0))
-        if len(self._dropped) > RECENT:
-            del self._dropped[next(iter(self._dropped))]
+        keep_newest(self._dropped, name, max(commit.time, self._dropped.get(name, 0)), RECENT)
 
     def _add_end(self, record: ForeignRecord, event: Event) -> None:
         self._end_next = record.offset + 1
@@ -200,11 +198,10 @@ class Arrivals(Sequencer):
 
     def _keep_first(self, transaction: str, first: LogPosition) -> None:
         """Remember the position of the first event of a transaction that is finished now."""
-        self._firsts.pop(transaction, None)
         if first:
-            self._firsts[transaction] = first
-        if len(self._firsts) > RECENT:
-            del self._firsts[next(iter(self._firsts))]
+            keep_newest(self._firsts, transaction, first, RECENT)
+        else:
+            self._firsts.pop(transaction, None)
 
     def _late(
         self, record: ForeignRecord, event: Row | TruncatedTable | Skipped | Poison
@@ -323,9 +320,7 @@ class Arrivals(Sequencer):
         """
         yield self._snapshot_at
         for queue in self._queues.values():
-            for record, event, _ in queue.entries:
-                if isinstance(event, Row) and event.is_snapshot and not event.is_incremental:
-                    yield record.timestamp
+            yield from queue.snapshot_times
 
     def _has_asked(self) -> bool:
         """Return whether the end offsets are known as they were after the next end was read."""

@@ -67,7 +67,7 @@ from connector.sources.model import (
 )
 from connector.sources.places import SILENT_US, SORT_KEY, is_earlier
 from connector.sources.position import by_partition
-from connector.sources.queues import ALONE, UNKNOWN, Arrived, Entry, PartitionQueue
+from connector.sources.queues import ALONE, UNKNOWN, Arrived, Entry, PartitionQueue, is_read_row
 
 MOST_UNFILLED: Final = 8
 POISON_WAITS_US: Final = 60_000_000
@@ -207,8 +207,8 @@ class ByTransaction(Arrivals):
         """
         record, event, _ = entry
         for next_record, next_ in (*islice(self._end_records, 1), *self._truncations.values()):
-            is_earlier = next_record.timestamp < record.timestamp
-            if is_earlier and not self._has_events_behind(record, next_.commit.transaction):
+            is_behind = next_record.timestamp < record.timestamp
+            if is_behind and not self._has_events_behind(record, next_.commit.transaction):
                 return False
         if self._end_records:
             return True
@@ -372,7 +372,7 @@ class ByTransaction(Arrivals):
                 del self._arrived[transaction]
                 self._open.discard(transaction)
                 self._unread_ends = max(0, self._unread_ends - 1)
-        if isinstance(event, Row) and event.is_snapshot and not event.is_incremental:
+        if is_read_row(event):
             self._snapshot_at = max(self._snapshot_at, record.timestamp)
         if not isinstance(event, Skipped):
             yield Released(record, event, time + 1, record.offset, 0)

@@ -18,14 +18,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from connector.sources.model import Commit, LogPosition
 
+_Value = TypeVar("_Value")
 RECENT: Final = 100
 """How many finished transactions are remembered one by one, and how many truncations of MySQL."""
 TRUNCATION: Final = "truncation "
 """Begins the name of a truncation of MySQL, which is a transaction of its own."""
+
+
+def keep_newest(values: dict[str, _Value], name: str, value: _Value, most: int) -> _Value | None:
+    """Set a value as the newest one. If there are more than `most`, remove the oldest one, and
+    return it.
+    """
+    values.pop(name, None)
+    values[name] = value
+    return values.pop(next(iter(values))) if len(values) > most else None
 
 
 class Remembered(NamedTuple):
@@ -94,12 +104,10 @@ class Finished:
         """Remember a transaction by the commit of its end."""
         # A log that began again may use an id again.
         recent = self._of_kind(commit.transaction)
-        self._forget(recent.pop(commit.transaction, None))
-        recent[commit.transaction] = Remembered(
-            commit.transaction, commit.time // 1000, commit.log, commit.after
-        )
-        if len(recent) > self._most:
-            self._forget(recent.pop(next(iter(recent))))
+        self._forget(recent.get(commit.transaction))
+        name = commit.transaction
+        newest = Remembered(name, commit.time // 1000, commit.log, commit.after)
+        self._forget(keep_newest(recent, name, newest, self._most))
 
     def _forget(self, old: Remembered | None) -> None:
         if old is not None:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from connector.sources.model import (
     End,
+    Event,
     ForeignRecord,
     LogPosition,
     Poison,
@@ -40,18 +41,25 @@ class Entry(NamedTuple):
     transaction: str
 
 
+def is_read_row(event: Event) -> bool:
+    """Return whether an event is a row of a snapshot that is not incremental."""
+    return isinstance(event, Row) and event.is_snapshot and not event.is_incremental
+
+
 class PartitionQueue:
     """The events of a Kafka partition that were not released, in their order.
 
     - `next` is the offset behind the last record that was added.
     - `pinned` is the offset of the first event that was released for the transaction in progress.
+    - `snapshot_times` are Kafka's times of the rows of snapshots that are not incremental.
     """
 
-    __slots__ = ("bytes", "entries", "is_full", "next", "partition", "pinned")
+    __slots__ = ("bytes", "entries", "is_full", "next", "partition", "pinned", "snapshot_times")
 
     def __init__(self, partition: TopicPartition, start: int) -> None:
         self.partition, self.next = partition, start
         self.entries: deque[Entry] = deque()
+        self.snapshot_times: deque[int] = deque()
         self.bytes = 0
         self.pinned: int | None = None
         self.is_full = False
@@ -65,6 +73,8 @@ class PartitionQueue:
     def append(self, entry: Entry, limits: tuple[int, int]) -> None:
         """Add an event. A queue that has as many records or bytes as `limits` is full."""
         self.entries.append(entry)
+        if is_read_row(entry.event):
+            self.snapshot_times.append(entry.record.timestamp)
         self.bytes += len(entry.record.value or b"")
         is_full = len(self.entries) >= limits[0] or self.bytes >= limits[1]
         self.is_full = is_full and len(self.entries) > 1
@@ -73,6 +83,8 @@ class PartitionQueue:
         """Remove an event. A queue that was full is so until it is half empty."""
         entry = self.entries[index]
         del self.entries[index]
+        if is_read_row(entry.event):
+            self.snapshot_times.remove(entry.record.timestamp)
         self.bytes -= len(entry.record.value or b"")
         if self.is_full:
             is_full = 2 * len(self.entries) > limits[0] or 2 * self.bytes > limits[1]
