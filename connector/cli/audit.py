@@ -33,10 +33,10 @@ def command(ctx: click.Context, stream: str | None, *, as_json: bool) -> int:
     """Check that each offset of a stream is once in its changelog, and that each rejected record
     has its dead letter.
 
-    Offsets without a row are read in Kafka: they must have
-    no visible record. Results are kept, so they count after Kafka's retention. Exit code 1: a
-    record is lost or duplicated, a dead letter is missing, or another program wrote to a table of
-    the stream. If retention removed the evidence first, the exit code is 0, with a warning.
+    Offsets without a row are read in Kafka: they must have no visible record. Results are kept, so
+    they count after Kafka's retention. Exit code 1: a record is lost or duplicated, a dead letter
+    is missing, or another program wrote to a table of the stream. If retention removed the evidence
+    first, the exit code is 0, with a warning.
     """
     faults = 0
     with Progress() as progress:

@@ -76,7 +76,6 @@ _SCHEMA: Final = pa.schema(
 _INTERVAL: Final = re.compile(r"interval (\d+) (second|minute|hour|day|week)s?")
 _SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 _RETENTION: Final = "interval 1 week"
-LAST_CHECKPOINT: Final = "_last_checkpoint"
 _COMPUTED: Final = frozenset({"stats_parsed", "partitionValues_parsed"})
 
 

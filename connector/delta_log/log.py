@@ -20,7 +20,6 @@ from typing import Final
 from connector.delta_log.actions import Action, FileId, State, lines_of
 from connector.delta_log.checkpoint import (
     CHECKPOINT,
-    LAST_CHECKPOINT,
     checkpoint_file,
     checkpoint_of,
     read_checkpoint,
@@ -28,8 +27,8 @@ from connector.delta_log.checkpoint import (
     removed_in,
 )
 from connector.delta_log.checksum import checksum_file, checksum_of
-from connector.delta_log.put import LogFolder
-from connector.state.log_damage import commit_file
+from connector.delta_log.put import LocalFolder
+from connector.state.log_damage import LAST_CHECKPOINT, commit_file
 
 _ENGINE: Final = "lowmark"
 CHECKSUMS_KEPT: Final = 20
@@ -51,7 +50,7 @@ class Log:
     `ValueError`, `KeyError` or `TypeError` for a damaged file.
     """
 
-    def __init__(self, folder: LogFolder) -> None:
+    def __init__(self, folder: LocalFolder) -> None:
         self._folder, self._lock = folder, threading.RLock()
         self._state, self._last, self._checkpoint = State(), b"", -1
         # The id of the newest commit. Empty: another process made it.
@@ -204,7 +203,7 @@ class Log:
 
     def _from_beginning(self) -> State:
         """The state of the newest checkpoint, or else that before the first commit."""
-        names = list(self._folder.names())
+        names = self._folder.names()
         parts = _checkpoints(names)
         commits = {int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))}
         state, self._last, self._checkpoint = State(), b"", -1

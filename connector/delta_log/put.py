@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 from uuid import uuid4
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
@@ -19,27 +18,8 @@ class LinksUnsupportedError(Exception):
     """The disk has no hard links."""
 
 
-class LogFolder(Protocol):
-    """The files of a log. Every method but `read` raises `OSError`."""
-
-    def read(self, name: str) -> bytes | None:
-        """The content of a file. None: there is no such file."""
-
-    def names(self) -> Iterable[str]:
-        """The names of all files. Empty: there is no log."""
-
-    def put(self, name: str, content: bytes) -> bool:
-        """Write a file, unless there is one. Returns whether there was none."""
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file in place of an older one. A reader finds the old content or the new one."""
-
-    def delete(self, name: str) -> None:
-        """Delete a file, if there is one."""
-
-
 class LocalFolder:
-    """A `LogFolder` at a local path.
+    """The files of a log at a local path. Every method but `read` and `has` raises `OSError`.
 
     Hadoop keeps a checksum beside each file that it writes, in a hidden file. It goes with the
     file, and before the file is written again: Hadoop would find that the two differ.
@@ -49,6 +29,7 @@ class LocalFolder:
         self._path = Path(path)
 
     def read(self, name: str) -> bytes | None:
+        """The content of a file. None: there is no such file."""
         try:
             return (self._path / name).read_bytes()
         except FileNotFoundError:
@@ -59,12 +40,14 @@ class LocalFolder:
         return (self._path / name).exists()
 
     def names(self) -> list[str]:
+        """The names of all files. Empty: there is no log."""
         try:
             return os.listdir(self._path)
         except FileNotFoundError:
             return []
 
     def put(self, name: str, content: bytes) -> bool:
+        """Write a file, unless there is one. Returns whether there was none."""
         if self.has(name):
             return False
         self._unlink(f".{name}.crc")  # of a commit that was deleted by hand
@@ -82,6 +65,7 @@ class LocalFolder:
         return True
 
     def write(self, name: str, content: bytes) -> None:
+        """Write a file in place of an older one. A reader finds the old content or the new one."""
         beside = self._beside(name, content)
         try:
             self._unlink(f".{name}.crc")
@@ -91,6 +75,7 @@ class LocalFolder:
             raise
 
     def delete(self, name: str) -> None:
+        """Delete a file, if there is one."""
         self._unlink(name)
         self._unlink(f".{name}.crc")
 
