@@ -150,9 +150,8 @@ def commands(report: StatusReport) -> list[str]:
     """The commands that help with the reasons and the hints, each once."""
     of_reasons = map(command_of_reason, report.reasons)
     stalled = [stream.name for stream in report.streams.values() if stream.stalled]
-    of_stalls = (
-        command_line("partitions list", stream=name) for name in stalled
-    )  # also unverified ones
+    # Also unverified ones.
+    of_stalls = (command_line("partitions list", stream=name) for name in stalled)
     of_columns = (line for table in report.tables.values() for line in add_column(table))
     return list(dict.fromkeys([*of_reasons, *of_stalls, *of_columns]))
 

@@ -173,7 +173,9 @@ def release(
     """
     config = config_of(ctx)
     request = release_transaction(
-        *(config, stream_of(config, stream).name, transaction),
+        config,
+        stream_of(config, stream).name,
+        transaction,
         commit_timestamp=commit_timestamp,
         why=why,
     )

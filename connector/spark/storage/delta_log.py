@@ -149,7 +149,9 @@ class DeltaLog(Commits):
                 return False
             try:
                 self._log.commit(
-                    *(version, actions, user_metadata(stored)),
+                    version,
+                    actions,
+                    user_metadata(stored),
                     app_id=app_id,
                     number=number,
                     is_blind=is_blind,
