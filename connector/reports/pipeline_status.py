@@ -74,7 +74,7 @@ class PipelineStatus(Viewed):
 
     def _activities(self) -> Iterator[str]:
         if self.waiting is not None:
-            yield text_of_waiting(self.waiting, self.now)
+            yield _text_of_waiting(self.waiting, self.now)
         elif self.is_starting:
             yield "starting"
         if self.batches:
@@ -89,7 +89,7 @@ class PipelineStatus(Viewed):
         return f"{summarize_names(names)} since {since}"
 
 
-def text_of_waiting(waiting: Failure, now: int) -> str:
+def _text_of_waiting(waiting: Failure, now: int) -> str:
     """Return what a pipeline waits for, and since when."""
     kind = waiting.code.partition("_")[0]
     since = duration(max(0, now - waiting.at) / _SECOND)

@@ -229,9 +229,9 @@ def _without(values: Mapping[str, Value], name: str) -> dict[str, Value]:
 
 
 def _failure(error: BaseException, at: int) -> Failure:
-    if isinstance(error, ConnectorError):
-        return Failure(error.code, error.problem, at)
-    return Failure(type(error).__name__, str(error), at)
+    """`text` has the remedy, too, as that of an event."""
+    code = error.code if isinstance(error, ConnectorError) else type(error).__name__
+    return Failure(code, str(error), at)
 
 
 def status_of_pipeline(config: ConnectorConfig, stream: str, now: int) -> PipelineStatus:

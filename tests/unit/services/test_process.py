@@ -135,6 +135,8 @@ def test_the_next_process_shows_the_error_that_ended_the_one_before(tmp_path: Pa
     ended = pipeline(tmp_path)
     assert (ended.is_running, ended.is_done) == (False, False)
     assert f"last error {error.code}: {error.problem}" in ended.text
+    assert error.remedy
+    assert ended.text.endswith(error.remedy)
     with pytest.raises(KeyboardInterrupt), recorded(config(tmp_path), ignore, once=False):
         raise KeyboardInterrupt
     assert "last error KeyboardInterrupt" in pipeline(tmp_path).text
