@@ -100,8 +100,14 @@ def test_a_stream_is_found_by_its_name_or_its_topic(file: Path) -> None:
     file.write_text(TEXT + "[streams.orders]\ntopic = 'shop.orders'\n[streams.users]\n")
     config = load_config(file, {})
     assert find_stream(config, "orders") is find_stream(config, "shop.orders")
-    with pytest.raises(ConfigError, match="did you mean orders"):
-        find_stream(config, "order")
+    for typo, remedy in (
+        ("order", "did you mean orders?"),
+        ("shop.ordres", "did you mean shop.orders?"),
+        ("x", "Name one of them"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            find_stream(config, typo)
+        assert caught.value.remedy == remedy
     with pytest.raises(ConfigError, match="orders, users"):
         find_stream(config, None)
 
