@@ -49,12 +49,21 @@ from connector.records.rejection import Reason, Rejection
 from connector.services.dead_letters import DeadLetters
 from connector.text import counted
 
+
+class _Reasons(click.Choice[Reason]):
+    """The reasons of letters."""
+
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        """An unknown name may be that of a rule, such as `ROW_KEY`."""
+        return f"{super().get_invalid_choice_message(value, ctx)} If it is a rule, use --rule."
+
+
 ANY: Final = "any"
 _OPTIONS: Final = (
     click.option(
         "--reason",
         "reasons",
-        type=click.Choice(list(Reason), case_sensitive=False),
+        type=_Reasons(list(Reason), case_sensitive=False),
         multiple=True,
         help="Only letters with this reason; you can repeat the option.",
     ),
