@@ -137,7 +137,7 @@ def test_a_list_says_how_many_letters_it_left_out(
         assert (number, "left out" in said, left_out in said) == (lines, bool(left_out), True)
 
 
-def test_a_rule_that_is_given_as_a_reason_is_told_its_option(shell: Shell) -> None:
+def test_a_rule_in_place_of_a_reason_is_named_its_option(shell: Shell) -> None:
     """OPS-10"""
     assert shell.run("dead-letters", "list", "--reason", "ROW_KEY") == 2
     assert "If it is a rule, use --rule." in shell.err
