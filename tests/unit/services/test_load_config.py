@@ -80,7 +80,12 @@ def test_the_error_without_a_configuration_has_the_option_that_names_one(
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"warehouse = wh", "line 1"), (b"\xff", "UTF-8"), (b"a = 1\na = 2", "overwrite")],
+    [
+        (b"warehouse = wh", "line 1"),
+        (b"\xff", "UTF-8"),
+        (b"a = 1\na = 2", "overwrite"),
+        (b"[tables.t]\n[tables.t]\n", "Tables of two streams need two names"),
+    ],
 )
 def test_the_error_of_a_broken_document_has_the_line(
     tmp_path: Path, content: bytes, words: str
