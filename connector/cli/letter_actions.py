@@ -27,9 +27,8 @@ from connector.cli.parameters import (
     TABLE,
     Function,
     check_why,
-    config_of,
+    config_and_stream,
     json_option,
-    stream_of,
     stream_option,
     why_option,
 )
@@ -151,8 +150,7 @@ def check_chosen(which: LetterFilter, everything: bool) -> None:
 
 def letters_of(ctx: click.Context, stream: str | None, group: str | None = None) -> DeadLetters:
     """The dead letters of the stream, or of the group of readers, that a call is for."""
-    config = config_of(ctx)
-    of_stream = stream_of(config, stream)
+    config, of_stream = config_and_stream(ctx, stream)
     return DeadLetters(config, of_stream.name, group=group, on_event=show_event)
 
 
