@@ -7,7 +7,7 @@ from typing import Literal
 import click
 
 from connector.cli.log_lines import LogLines, log_options
-from connector.cli.parameters import config_of, stop_on_signals, stream_of, stream_option
+from connector.cli.parameters import config_and_stream, stop_on_signals, stream_option
 from connector.cli.progress import Progress
 from connector.events import Level, info
 from connector.services.bridge import run_bridge
@@ -45,8 +45,8 @@ def command(
     """
     log, stop = LogLines(log_format, log_level), stop_on_signals()
     with log.showing_error(), Progress(log.show) as progress:
-        config = config_of(ctx, source_tables=False)
-        show, name = progress.on_event, stream_of(config, stream).name
+        config, of_stream = config_and_stream(ctx, stream, source_tables=False)
+        show, name = progress.on_event, of_stream.name
         counts = run_bridge(config, name, once=once, skip=skip, stop=stop, on_event=show)
     left_out, letters = sum(counts.left_out.values()), counts.letters
     text = f"{counted(counts.changes, 'change')} and {counted(letters, 'dead letter')} published"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import click
 
@@ -35,6 +35,8 @@ from connector.records.views import view_of_time
 from connector.services.dead_letters import DeadLetters
 from connector.text import counted
 
+LETTERS_FOR_PEOPLE: Final = 40
+
 
 @click.group()
 def command() -> None:
@@ -56,6 +58,11 @@ for _action in (
 @filter_options
 @click.option("--by", help=f"Count them by these, separated by commas: {', '.join(GROUPINGS)}.")
 @json_option("Print one JSON object per line for each letter, or with --by for each group.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    help=f"Stop after this many lines. Default: {LETTERS_FOR_PEOPLE} letters without --json.",
+)
 @click.pass_context
 def list_(
     ctx: click.Context,
@@ -64,6 +71,7 @@ def list_(
     group: str | None,
     by: str | None,
     as_json: bool,
+    limit: int | None,
     **given: Any,
 ) -> None:
     """Count the open dead letters by reason. With a filter or --json, list each letter. A letter
@@ -74,22 +82,33 @@ def list_(
         raise click.UsageError(f"--by cannot be {unknown[0]!r}; use {', '.join(GROUPINGS)}")
     letters, which = letters_of(ctx, stream, group), filter_of(given)
     if by is None and (as_json or which.has_conditions):
-        number = _print_one_by_one(letters.list(which), as_json)
+        limit = limit or (None if as_json else LETTERS_FOR_PEOPLE)
+        number = _print_one_by_one(letters.list(which), as_json, limit)
+        left_out = max(0, number - (limit or number))
     else:
-        groups = grouped(letters.list(which), names, letters.schemas)
-        number = _print_groups(names, groups, as_json)
+        groups = list(grouped(letters.list(which), names, letters.schemas))
+        _print_groups(names, groups[:limit], as_json)
+        number = sum(group.letters for _, group in groups)
+        left_out = sum(group.letters for _, group in groups[limit or len(groups) :])
     show = command_line("dead-letters show", "ID", stream=letters.stream, group=group)
     hint = f"; to explain one: {show}" if number and not as_json else ""
     err(
         f"{counted(number, 'dead letter')} of"
         f" {letters.topic}{', in any state' if which.states == frozenset() else ''}{hint}"
     )
+    if left_out:
+        err(f"{counted(left_out, 'dead letter')} left out; use --limit for more")
 
 
-def _print_one_by_one(letters: Iterator[tuple[DeadLetter, LetterStatus]], as_json: bool) -> int:
+def _print_one_by_one(
+    letters: Iterator[tuple[DeadLetter, LetterStatus]], as_json: bool, limit: int | None
+) -> int:
+    """Print letters up to the limit. Return how many there are."""
     number = 0
     for letter, status in letters:
         number += 1
+        if limit is not None and number > limit:
+            continue
         if as_json:
             out(to_line(summary(letter, status)))
         else:
@@ -101,11 +120,9 @@ def _print_one_by_one(letters: Iterator[tuple[DeadLetter, LetterStatus]], as_jso
 
 def _print_groups(
     names: tuple[str, ...], groups: Iterable[tuple[tuple[str, ...], Group]], as_json: bool
-) -> int:
-    number = 0
+) -> None:
     shown = table(*names, "letters", "first", "last", "for example", right=frozenset({"letters"}))
     for texts, group in groups:
-        number += group.letters
         first, last = (view_of_time(moment) for moment in (group.oldest, group.newest))
         if as_json:
             times = {"first_failed": first, "last_failed": last}
@@ -114,9 +131,8 @@ def _print_groups(
         examples = "\n".join(escaped(example) for example in group.examples)
         count = f"{group.letters:,}"
         shown.add_row(*map(escaped, texts), count, str(first), str(last), examples)
-    if number and not as_json:
+    if shown.row_count and not as_json:
         show_table(shown)
-    return number
 
 
 @command.command()

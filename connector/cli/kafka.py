@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from connector.cli.parameters import DURATION_S, config_of, stream_of, stream_option
+from connector.cli.parameters import DURATION_S, config_and_stream, stream_option
 from connector.cli.terminal import err, out
 
 DEFAULT_FOLDER: Final = Path(".lowmark/broker")
@@ -120,8 +120,7 @@ def create(
     """
     from connector.kafka.topics import DEFAULT_MAX_MESSAGE_BYTES, create_group_topics, create_topic
 
-    config = config_of(ctx)
-    source = stream_of(config, stream)
+    config, source = config_and_stream(ctx, stream)
     if group is not None:
         facts = create_group_topics(config.kafka, source.topic, group)
         err(f"{facts.topic} exists, with its ledger and its topic for replays")

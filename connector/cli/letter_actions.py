@@ -27,9 +27,8 @@ from connector.cli.parameters import (
     TABLE,
     Function,
     check_why,
-    config_of,
+    config_and_stream,
     json_option,
-    stream_of,
     stream_option,
     why_option,
 )
@@ -49,12 +48,21 @@ from connector.records.rejection import Reason, Rejection
 from connector.services.dead_letters import DeadLetters
 from connector.text import counted
 
+
+class _Reasons(click.Choice[Reason]):
+    """The reasons of letters."""
+
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        """An unknown name may be that of a rule, such as `ROW_KEY`."""
+        return f"{super().get_invalid_choice_message(value, ctx)} If it is a rule, use --rule."
+
+
 ANY: Final = "any"
 _OPTIONS: Final = (
     click.option(
         "--reason",
         "reasons",
-        type=click.Choice(list(Reason), case_sensitive=False),
+        type=_Reasons(list(Reason), case_sensitive=False),
         multiple=True,
         help="Only letters with this reason; you can repeat the option.",
     ),
@@ -142,8 +150,7 @@ def check_chosen(which: LetterFilter, everything: bool) -> None:
 
 def letters_of(ctx: click.Context, stream: str | None, group: str | None = None) -> DeadLetters:
     """The dead letters of the stream, or of the group of readers, that a call is for."""
-    config = config_of(ctx)
-    of_stream = stream_of(config, stream)
+    config, of_stream = config_and_stream(ctx, stream)
     return DeadLetters(config, of_stream.name, group=group, on_event=show_event)
 
 

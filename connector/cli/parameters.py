@@ -57,16 +57,19 @@ def config_file_of(ctx: click.Context) -> ConfigFile:
     return ConfigFile(file)
 
 
-def stream_of(config: ConnectorConfig, name: str | None) -> StreamConfig:
-    """The stream that `stream_option` names, by its name or topic. Without a name, the only stream
-    of the configuration. Raises `ConfigError`.
+def config_and_stream(
+    ctx: click.Context, name: str | None, *, source_tables: bool = True
+) -> tuple[ConnectorConfig, StreamConfig]:
+    """The configuration as `config_of` returns it, and the stream that `stream_option` names, by
+    its name or topic. Without a name, the only stream. Raises `ConfigError`.
     """
     from connector.config.settings import find_stream
 
+    config = config_of(ctx, source_tables=source_tables)
     if name is None and len(config.streams) > 1:
         remedy = f"Add --stream with one of them, for example --stream {min(config.streams)}"
         raise stream_unknown(None, one_of(config.streams), remedy)
-    return find_stream(config, name)
+    return config, find_stream(config, name)
 
 
 def row_key_in(config: ConnectorConfig, table: str, text: str) -> bytes:

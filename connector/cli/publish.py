@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from connector.cli.parameters import RATE, config_of, stream_of, stream_option
+from connector.cli.parameters import RATE, config_and_stream, stream_option
 from connector.cli.progress import Progress
 from connector.cli.terminal import err
 from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError
@@ -49,8 +49,7 @@ def command(
     """
     from connector.kafka.produce.producer import CopyingProducer
 
-    config = config_of(ctx)
-    source = stream_of(config, stream)
+    config, source = config_and_stream(ctx, stream)
     if file.isatty():
         err("reading from the terminal, one JSON object per line; end with Ctrl-D")
     started_at = time.monotonic()

@@ -124,7 +124,7 @@ REASONS: Final[Mapping[str, Template]] = {
     "UNDECLARED": _LIST_PARTITIONS,
     "NEVER_SEEN": _LIST_PARTITIONS,
     "CHANGES_WAIT": _LIST_PARTITIONS,
-    "BRIDGE_WAITS": _STATUS[0],
+    "BRIDGE_WAITS": _VALIDATE,
     "DEAD_LETTERS": _LIST_LETTERS[0],
     "LOSS_UNCONFIRMED": Template("table confirm --help", ("table",)),
     "ROWS_BLOCKED": _LIST_LETTERS[0],
@@ -136,7 +136,7 @@ REASONS: Final[Mapping[str, Template]] = {
     "MAINTENANCE_FAILED": _BATCHES_AND_APPLIES,
     "RELOAD_REFUSED": _VALIDATE,
     "TWO_PRODUCERS": _LIST_PARTITIONS,
-    "PIPELINE_UNKNOWN": _STATUS[0],
+    "PIPELINE_UNKNOWN": _VALIDATE,
     "STORE_UNREACHABLE": _VALIDATE,
     "LETTERS_UNKNOWN": _LIST_LETTERS[0],
 }
@@ -144,9 +144,10 @@ REASONS: Final[Mapping[str, Template]] = {
 
 
 def command_of_reason(reason: Reason) -> str:
-    """The command line that helps with a reason of a status."""
+    """The command line that helps with a reason of a status. It is never the status itself."""
     line = command_of(reason.fields.get("error", ""), reason.fields)
-    line = line or REASONS[reason.code].line(reason.fields)
+    if line in (None, _STATUS[0].line({})):
+        line = REASONS[reason.code].line(reason.fields)
     assert line is not None, f"{reason.code} has the values of its command"
     return line
 

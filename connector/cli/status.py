@@ -170,7 +170,7 @@ def facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         yield from stream.bridge.facts(stream.now)
         if transaction := stream.bridge.lacking:
             skip = command_line("bridge", stream=stream.name, skip_transaction=transaction)
-            yield "if they are lost", skip
+            yield "to publish it", skip
     yield from _progress_facts(stream)
     yield from _partition_facts(stream)
     if stream.late:

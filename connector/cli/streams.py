@@ -12,9 +12,8 @@ from connector.cli.layout import Table
 from connector.cli.parameters import (
     MOMENT,
     check_why,
-    config_of,
+    config_and_stream,
     json_option,
-    stream_of,
     stream_option,
     why_option,
 )
@@ -49,8 +48,8 @@ def list_partitions(ctx: click.Context, stream: str | None, *, as_json: bool) ->
     """Show the active stream partitions of a stream: the low watermark of each, its last move, and
     the partitions that it waits for.
     """
-    config = config_of(ctx)
-    listed = partitions_of(config, stream_of(config, stream).name)
+    config, of_stream = config_and_stream(ctx, stream)
+    listed = partitions_of(config, of_stream.name)
     if as_json:
         for status in listed.partitions:
             out(to_line(status.to_json()))
@@ -105,8 +104,8 @@ def close(ctx: click.Context, stream: str | None, name: str, why: str) -> None:
     nothing to read, or when it runs again. Records that the partition still sends are late, and
     are applied.
     """
-    config = config_of(ctx)
-    request, is_new = close_partition(config, stream_of(config, stream).name, name, why=why)
+    config, of_stream = config_and_stream(ctx, stream)
+    request, is_new = close_partition(config, of_stream.name, name, why=why)
     if is_new:
         check = command_line("partitions list", stream=request.stream)
         err(f"{name} of {request.stream} closes with the next batch; to check it: {check}")
@@ -131,8 +130,8 @@ def list_transactions(ctx: click.Context, stream: str | None, *, as_json: bool) 
 
     Ingest looks for them once a minute, below the low watermark of the stream.
     """
-    config = config_of(ctx)
-    incomplete = incomplete_transactions(config, stream_of(config, stream).name)
+    config, of_stream = config_and_stream(ctx, stream)
+    incomplete = incomplete_transactions(config, of_stream.name)
     if as_json:
         for transaction in incomplete:
             out(to_line(view(transaction)))
@@ -171,10 +170,10 @@ def release(
 
     Ingest takes the request within ten seconds (90 in an object store), or when it runs again.
     """
-    config = config_of(ctx)
+    config, of_stream = config_and_stream(ctx, stream)
     request = release_transaction(
         config,
-        stream_of(config, stream).name,
+        of_stream.name,
         transaction,
         commit_timestamp=commit_timestamp,
         why=why,
@@ -198,8 +197,8 @@ def accept_loss_command(ctx: click.Context, stream: str | None, why: str | None)
     `status` and `audit` show the loss from then on. No table of the stream is a consistent cut
     until you confirm it: connector table confirm.
     """
-    config = config_of(ctx)
-    name = stream_of(config, stream).name
+    config, of_stream = config_and_stream(ctx, stream)
+    name = of_stream.name
     if why is None:
         out(text_of(lost_records(config, name)))
         err("nothing is accepted yet: to go on without these records, give the reason with --why")

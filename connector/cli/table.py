@@ -13,10 +13,10 @@ import click
 from connector.cli.parameters import (
     DURATION_S,
     TABLE,
+    config_and_stream,
     config_of,
     json_option,
     spark_options,
-    stream_of,
     stream_option,
     why_option,
 )
@@ -289,8 +289,7 @@ def define(ctx: click.Context, given: str, key: tuple[str, ...], stream: str | N
     A line of a file is a schema of Kafka Connect or Avro, a value of Debezium, a row, or a record
     with key and value, as kcat -J writes it.
     """
-    config = config_of(ctx)
-    of_stream = stream_of(config, stream)
+    config, of_stream = config_and_stream(ctx, stream)
     if given == "-" or Path(given).exists():
         try:
             with click.open_file(given, encoding="utf-8-sig") as file:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from connector.cli.parameters import MOMENT, START, config_of, stream_of, stream_option
+from connector.cli.parameters import MOMENT, START, config_and_stream, stream_option
 from connector.cli.terminal import err, out
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
 from connector.dead_letters.envelope import letter_id
@@ -82,8 +82,7 @@ def command(
     """
     from connector.kafka import ChangeConsumer, CommitRange, WatermarkConsumer
 
-    config = config_of(ctx)
-    source = stream_of(config, stream)
+    config, source = config_and_stream(ctx, stream)
     options: dict[str, Any] = {
         "start": start,
         "staged": staged,

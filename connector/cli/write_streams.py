@@ -12,9 +12,8 @@ from connector.cli.parameters import (
     DURATION_S,
     MOMENT,
     check_why,
-    config_of,
+    config_and_stream,
     json_option,
-    stream_of,
     stream_option,
 )
 from connector.cli.remedies import command_line
@@ -49,8 +48,8 @@ def list_(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
     """Show the write streams of a stream, the sessions that have probably died, and the releases
     that are not complete.
     """
-    config = config_of(ctx)
-    listed = list_write_streams(config, stream_of(config, stream).name)
+    config, of_stream = config_and_stream(ctx, stream)
+    listed = list_write_streams(config, of_stream.name)
     if as_json:
         for status in listed.write_streams.values():
             out(to_line(status.to_json()))
@@ -136,8 +135,8 @@ def request_of(release: ReleaseStatus, listed: WriteStreamList) -> str:
 @click.pass_context
 def show(ctx: click.Context, stream: str | None, name: str) -> None:
     """Print write stream NAME as one JSON object."""
-    config = config_of(ctx)
-    streams = list_write_streams(config, stream_of(config, stream).name).write_streams
+    config, of_stream = config_and_stream(ctx, stream)
+    streams = list_write_streams(config, of_stream.name).write_streams
     if name not in streams:
         if similar := nearest(name, streams):
             err(similar)
@@ -155,8 +154,8 @@ def finalize(ctx: click.Context, stream: str | None, name: str) -> None:
     This ends the session. If its process is still alive, its next call fails. The stream partitions
     of the session end, too. This may take a minute.
     """
-    config = config_of(ctx)
-    rows = finalize_write_stream(config, stream_of(config, stream).name, name)
+    config, of_stream = config_and_stream(ctx, stream)
+    rows = finalize_write_stream(config, of_stream.name, name)
     err(f"{escaped(name)} is finalized, with {counted(rows, 'row')}")
 
 
@@ -188,8 +187,7 @@ def commit(
     """
     if timeout is not None and not wait:
         raise click.UsageError("use --timeout with --wait")
-    config = config_of(ctx)
-    of_stream = stream_of(config, stream)
+    config, of_stream = config_and_stream(ctx, stream)
     commit_timestamp = commit_write_streams(
         config,
         of_stream.name,
@@ -212,8 +210,8 @@ def discard(ctx: click.Context, stream: str | None, names: tuple[str, ...]) -> N
     """Discard the pending or buffered write streams NAME...: their rows that are not released never
     become visible. They must be finalized or expired. You cannot undo this.
     """
-    config = config_of(ctx)
-    discard_write_streams(config, stream_of(config, stream).name, names)
+    config, of_stream = config_and_stream(ctx, stream)
+    discard_write_streams(config, of_stream.name, names)
     err(f"{counted(len(set(names)), 'write stream')} discarded")
 
 
@@ -256,8 +254,8 @@ def release(
         check_why(why)
     if again and why is not None:
         raise click.UsageError("use --why with --without-rejected only")
-    config = config_of(ctx)
-    of_stream = stream_of(config, stream).name
+    config, source = config_and_stream(ctx, stream)
+    of_stream = source.name
     if again:
         new = release_again(config, of_stream, name, commit_timestamp=commit_timestamp)
         out(str(view_of_time(new)))

@@ -276,18 +276,17 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
     """The stream of that name, or whose topic has it; without a name the only one there is. Raises
     `ConfigError`.
     """
+    remedy = "Name one of them" if config.streams else "Add a section [streams.NAME]"
     if name is None:
         if len(config.streams) == 1:
             return next(iter(config.streams.values()))
-        remedy = "Name one of them" if config.streams else "Add a section [streams.NAME]"
         raise stream_unknown(None, one_of(config.streams), remedy)
     if not isinstance(name, str):
         raise argument_invalid("stream", name, "the name or topic of a stream")
     by_topic = {stream.topic: stream for stream in config.streams.values()}
     if (stream := config.streams.get(name) or by_topic.get(name)) is not None:
         return stream
-    remedy = nearest(name, config.streams)
-    remedy = remedy or f"add a section [streams.{name}] to the configuration"
+    remedy = nearest(name, [*config.streams, *by_topic]) or remedy
     raise stream_unknown(name, one_of(config.streams), remedy)
 
 

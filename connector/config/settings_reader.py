@@ -248,6 +248,9 @@ def _texts(value: object) -> tuple[str, ...]:
     raise NotAllowedError("a list of different texts", '["first", "second"]')
 
 
+_SAME_SOURCE: Final = "A table keeps its name at the source with source, and a stream with topic"
+
+
 class Section:
     """One table of the document. All sections of a document share `faults`."""
 
@@ -403,7 +406,7 @@ class Section:
                 section.fault(name, name, f"a name that matches {pattern}", remedy)
             elif (other := names.setdefault(name.lower(), name)) != name:
                 allowed = f"names that differ from {other} not only in case"
-                section.fault(name, name, allowed, remedy)
+                section.fault(name, name, allowed, f"{remedy}. {_SAME_SOURCE}")
             else:
                 yield name, section.section(name)
 

@@ -45,6 +45,10 @@ class NotNewestError(Exception):
     """
 
 
+class LogFileMissingError(Exception):
+    """A file of the log is missing that a checkpoint needs. Its text is the name."""
+
+
 class Log:
     """The log of a table. Several threads may use it. Every method raises `OSError`, and
     `ValueError`, `KeyError` or `TypeError` for a damaged file.
@@ -137,7 +141,8 @@ class Log:
 
     def checkpoint(self, every: int = CHECKPOINT_EVERY) -> bool:
         """Write a checkpoint, if the newest one is `every` commits old. Returns whether it was
-        written. Commits may be made meanwhile.
+        written. Commits may be made meanwhile. Raises `LogFileMissingError` if the log lacks a
+        commit since the checkpoint before.
         """
         with self._lock:
             self._refresh()
@@ -173,7 +178,7 @@ class Log:
     def _needed(self, name: str) -> bytes:
         content = self._folder.read(name)
         if content is None:
-            raise FileNotFoundError(name)
+            raise LogFileMissingError(name)
         return content
 
     def _write_checksum(self) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
+_NO_LINKS: Final = frozenset(
+    {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+)
 
 
 class LinksUnsupportedError(Exception):

@@ -52,8 +52,8 @@ def erasure_running(stream: str, erasure: str) -> WriterConflictError:
     return WriterConflictError(
         "ERASURE_RUNNING",
         f"The pipeline of stream {stream} cannot start beside an erasure",
-        f"The erasure {erasure}. It would stop without an end if the pipeline wrote to the same"
-        " tables",
+        f"The erasure {erasure}. An erasure would stop without an end if the pipeline wrote to the"
+        " same tables",
         "Start the pipeline when the erasure has ended. If you stop the erasure, run it again"
         " later",
         stream=stream,

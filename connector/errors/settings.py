@@ -163,8 +163,9 @@ def config_unreadable(file: str, cause: str) -> ConfigError:
         f"{file} cannot be read as a TOML document of settings",
         cause,
         "Check that this user can read the file, and that it is UTF-8 text. Text needs quotes, the"
-        " name of a section needs brackets, a number has at most 19 digits, and no setting has more"
-        " than four levels",
+        " name of a section needs brackets, a number has at most 19 digits, no setting has more"
+        " than four levels, and none is given twice. Tables of two streams need two names, and can"
+        " have one source",
         file=file,
     )
 

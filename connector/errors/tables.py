@@ -326,6 +326,18 @@ def table_access_refused(path: str, use: str, cause: str) -> TableError:
     )
 
 
+def links_unsupported(path: str, use: str) -> TableError:
+    return TableError(
+        "WAREHOUSE_UNUSABLE",
+        f"The table at {path} cannot be {use}",
+        "The file system has no hard links. Without them, a commit can replace that of another"
+        " writer",
+        "Copy the warehouse to a file system with hard links, for example ext4, XFS, APFS or NTFS,"
+        " or to an object store",
+        path=path,
+    )
+
+
 def table_stale(table: str, age: str, bound: str, cause: str, as_of: int | None) -> StaleTableError:
     return StaleTableError(
         "TABLE_STALE",

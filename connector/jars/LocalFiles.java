@@ -45,12 +45,17 @@ public final class LocalFiles extends RawLocalFileSystem {
   /**
    * Hadoop looks for the target, and then replaces it. A commit of Delta must not be replaced: a
    * program without Spark may have made it meanwhile. On a disk without links, it can be.
+   *
+   * The checksum of a commit that was deleted by hand goes: Hadoop would find that the two differ.
    */
   public boolean rename(Path source, Path target) throws IOException {
     java.nio.file.Path from = pathToFile(source).toPath();
     java.nio.file.Path to = pathToFile(target).toPath();
     if (!COMMIT.matcher(to.toString()).matches()) {
       return super.rename(source, target);
+    }
+    if (!to.toFile().exists()) {
+      Files.deleteIfExists(to.resolveSibling("." + to.getFileName() + ".crc"));
     }
     try {
       Files.createLink(to, from);

@@ -31,6 +31,7 @@ class PipelineStatus(Viewed):
     batches        by stream, when the batch in flight began; `applies` the same by table
     tables         those that it applies; `stopped` those that it does not, and why
     last_error     also one of the process before; it may be over
+    silent_s       without a sign of life for so long, it counts as ended
     """
 
     now: Hidden[int]
@@ -49,6 +50,7 @@ class PipelineStatus(Viewed):
     tables: tuple[str, ...] = ()
     stopped: Mapping[str, Failure] = field(default_factory=dict)
     last_error: Failure | None = None
+    silent_s: Hidden[float] = 0
 
     @property
     def is_done(self) -> Shown[bool]:
@@ -72,9 +74,17 @@ class PipelineStatus(Viewed):
         doing = ", ".join(self._activities()) or idle
         return f"runs on {self.host}, pid {self.pid},{since}, version {self.version}: {doing}"
 
+    def text_of_rival(self, idle: str = "waits for changes") -> str:
+        """Return the same for an error of a process that must not run beside it."""
+        silent = duration(self.silent_s)
+        return (
+            f"{self.text_with(idle)}. If it was killed, it counts as ended {silent} after its last"
+            " sign of life"
+        )
+
     def _activities(self) -> Iterator[str]:
         if self.waiting is not None:
-            yield text_of_waiting(self.waiting, self.now)
+            yield _text_of_waiting(self.waiting, self.now)
         elif self.is_starting:
             yield "starting"
         if self.batches:
@@ -89,7 +99,7 @@ class PipelineStatus(Viewed):
         return f"{summarize_names(names)} since {since}"
 
 
-def text_of_waiting(waiting: Failure, now: int) -> str:
+def _text_of_waiting(waiting: Failure, now: int) -> str:
     """Return what a pipeline waits for, and since when."""
     kind = waiting.code.partition("_")[0]
     since = duration(max(0, now - waiting.at) / _SECOND)
@@ -119,7 +129,10 @@ def pipeline_status(
         return PipelineStatus(now, None, f"its record cannot be read: {unreadable}")
     if record is None:
         return PipelineStatus(now, False, "no process has left a record")
-    is_running, problem = _is_running(record, now, is_alive)
+    # It may hang, or another process may have its pid.
+    tolerated = 0 if is_alive else CLOCKS_DIFFER_US
+    silent = _MISSED * record.heartbeat_s * _SECOND + tolerated
+    is_running, problem = _is_running(record, now, is_alive, silent)
     since = record.since
     if is_running is False:
         since = record.heartbeat_at if record.ended_at is None else record.ended_at
@@ -139,11 +152,14 @@ def pipeline_status(
         tables=record.tables,
         stopped=record.stopped,
         last_error=record.last_error,
+        silent_s=silent / _SECOND,
     )
 
 
-def _is_running(record: ProcessRecord, now: int, is_alive: bool | None) -> tuple[bool | None, str]:
-    """Whether it runs, and why not."""
+def _is_running(
+    record: ProcessRecord, now: int, is_alive: bool | None, silent: int
+) -> tuple[bool | None, str]:
+    """Whether it runs, and why not. Without a sign of life for `silent` (µs), it does not."""
     error = record.last_error
     if record.ended_at is not None:
         is_failed = error is not None and error.at == record.ended_at
@@ -152,10 +168,9 @@ def _is_running(record: ProcessRecord, now: int, is_alive: bool | None) -> tuple
     if is_alive is False:
         return False, f"{where} ended without a word, for example by kill -9"
     age = now - record.heartbeat_at
-    tolerated = 0 if is_alive else CLOCKS_DIFFER_US
-    if age > _MISSED * record.heartbeat_s * _SECOND + tolerated:
+    if age > silent:
         return False, f"{where} gives no sign of life"
-    if is_alive is None and age < -tolerated:
+    if is_alive is None and age < -CLOCKS_DIFFER_US:
         return None, f"the clock of {record.host} is {duration(-age / _SECOND)} ahead of this one"
     return True, ""
 

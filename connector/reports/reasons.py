@@ -9,7 +9,7 @@ from typing import Final
 from connector.errors import TableError
 from connector.records.views import Hidden, Viewed
 from connector.reports.headroom import least_low
-from connector.reports.pipeline_status import PipelineStatus, text_of_waiting
+from connector.reports.pipeline_status import PipelineStatus
 from connector.reports.source_status import recent_two_producers
 from connector.reports.stream_status import StreamStatus
 from connector.reports.table_status import TableStatus
@@ -131,11 +131,11 @@ def _is_repaired(pipeline: PipelineStatus, why: Failure, table: TableStatus | No
 
 
 def _waits_long(process: PipelineStatus) -> str:
-    """Return for what it has waited for long. Empty: for nothing."""
+    """Return why it has waited for long, and the remedy. Empty: it has not."""
     waiting = process.waiting
     if waiting is None or process.now - waiting.at < WAITS_LONG_US:
         return ""
-    return text_of_waiting(waiting, process.now)
+    return f"{waiting.code}: {waiting.text}"
 
 
 def _of_errors(errors: Mapping[str, TableError]) -> Iterator[Reason]:

@@ -75,7 +75,7 @@ def drop_table(config: ConnectorConfig, table: str) -> OrphanedTable:
     for stream in config.streams:
         pipeline = status_of_pipeline(config, stream, now_us())
         if pipeline.is_running and table in pipeline.tables:
-            raise pipeline_running(f"The drop of table {table}", pipeline.text, stream)
+            raise pipeline_running(f"The drop of table {table}", pipeline.text_of_rival(), stream)
     orphans = {orphan.name: orphan for orphan in orphaned_tables(config)}
     if table not in orphans:
         remedy = nearest(table, orphans) or "Name one of these tables"

@@ -110,7 +110,9 @@ def erase(
     begun_at = now_us()
     pipeline = status_of_pipeline(config, definition.stream, begun_at)
     if pipeline.is_running and not dry_run:
-        raise pipeline_running(f"The erasure in {table}", pipeline.text, definition.stream)
+        raise pipeline_running(
+            f"The erasure in {table}", pipeline.text_of_rival(), definition.stream
+        )
     with only_use(config, [definition.stream]), ExitStack() as stack:
         if not dry_run:
             of_erasure = recorded(config, on_event, once=True, erasure=definition.stream)

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 _AT_MOST_EVERY_S: Final = 1.0
 _END_WITHIN_S: Final = 10.0
+_OF_TWO: Final = frozenset(
+    {"SPARK_FAILED", "CONCURRENT_WRITE", "CHECKPOINT_FOREIGN", "BRIDGE_TAKEN_OVER"}
+)
+"""The codes of errors that a second process may have caused."""
 
 
 @contextmanager
@@ -81,7 +85,8 @@ def _warn_of_others(config: ConnectorConfig, on_event: OnEvent) -> None:
     for stream in config.streams:
         other = status_of_pipeline(config, stream, now_us())
         if other.is_running and (other.host, other.pid) != (platform.node(), os.getpid()):
-            text = f"another pipeline {other.text}. Stop one of the two: they end each other"
+            rival = other.text_of_rival()
+            text = f"another pipeline {rival}. Stop one of the two: they end each other"
             on_event(warning("ALREADY_RUNNING", text, stream=stream))
 
 
@@ -108,6 +113,7 @@ class _Recorder:
         self._makes_folder = bridge is None
         self._is_local, self._every_s = is_local(warehouse), look_every_s(warehouse)
         self._changed, self._is_changed = threading.Condition(), True
+        self._rival: ProcessRecord | None = None
         self._record = ProcessRecord(
             *(platform.node(), _machine(), os.getpid(), version("lowmark"), now, now),
             heartbeat_s=int(self._every_s),
@@ -124,8 +130,17 @@ class _Recorder:
             self._changed.notify()
 
     def end(self, error: BaseException | None) -> None:
-        """Note the end of the process, and the error that ended it."""
+        """Note the end of the process, and the error that ended it. If another process may be the
+        cause, the error names it from now on.
+        """
         now = now_us()
+        if isinstance(error, ConnectorError) and error.code in _OF_TWO:
+            with suppress(OSError, ImportError):
+                for path in self._paths:
+                    self._is_mine(path)
+            if (rival := self._rival) is not None:
+                other = f"Another process worked there, too: pid {rival.pid} on {rival.host}"
+                error.cause = f"{error.cause}. {other}"
         with self._changed:
             self._record = replace(self._record, ended_at=now, batches={}, applies={}, waiting=None)
             if error is not None:
@@ -163,7 +178,7 @@ class _Recorder:
         text = json.dumps(to_stored(record))
         for path in self._paths:
             with suppress(OSError, ImportError):  # a bridge needs no library of a store
-                if record.ended_at is None or self._is_mine(path):
+                if self._is_mine(path) or record.ended_at is None:
                     write_at(path, text, makes_folder=self._makes_folder)
 
     def _is_mine(self, path: str) -> bool:
@@ -172,7 +187,10 @@ class _Recorder:
             there = _read(path)
         except ValueError:
             return True
-        return there is None or not there.is_at_work_beside(self._record)
+        if there is None or not there.is_at_work_beside(self._record):
+            return True
+        self._rival = there
+        return False
 
     def _has_ended(self) -> bool:
         return self._record.ended_at is not None
@@ -229,9 +247,9 @@ def _without(values: Mapping[str, Value], name: str) -> dict[str, Value]:
 
 
 def _failure(error: BaseException, at: int) -> Failure:
-    if isinstance(error, ConnectorError):
-        return Failure(error.code, error.problem, at)
-    return Failure(type(error).__name__, str(error), at)
+    """`text` has the remedy, too, as that of an event."""
+    code = error.code if isinstance(error, ConnectorError) else type(error).__name__
+    return Failure(code, str(error), at)
 
 
 def status_of_pipeline(config: ConnectorConfig, stream: str, now: int) -> PipelineStatus:
@@ -251,7 +269,7 @@ def check_no_erasure(config: ConnectorConfig) -> None:
     for stream in config.streams:
         erasure = _status_of(config, paths.erasure(warehouse_of(config), stream), now_us())
         if erasure.is_running:
-            raise erasure_running(stream, erasure.text_with("erases a row"))
+            raise erasure_running(stream, erasure.text_of_rival("erases a row"))
 
 
 def _status_of(config: ConnectorConfig, path: str, now: int) -> PipelineStatus:

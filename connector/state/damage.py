@@ -19,6 +19,7 @@ from connector.errors.tables import (
     delta_log_missing,
     disk_full,
     file_damaged,
+    links_unsupported,
     table_access_refused,
 )
 from connector.state.log_damage import LogDamage
@@ -40,6 +41,11 @@ _FULL: Final = (
 )
 _TOO_LARGE: Final = "File too large"
 _REFUSED: Final = ("Permission denied", "Read-only file system", "Operation not permitted")
+_NO_LINKS: Final = re.compile(
+    r"Unable to (?:rename|copy) file.*(?:Operation not (?:permitted|supported)|not implemented)",
+    re.DOTALL,
+)
+"""Of deltalake, which links a commit to its name."""
 _MISSING_FILE: Final = re.compile(r"Object at location (\S+\.parquet) not found")
 _LOST_CHECKPOINT: Final = "_last_checkpoint hint"
 _NO_COLUMN: Final = "No field named"
@@ -78,6 +84,8 @@ def explained(path: str, use: str, text: str) -> TableError | None:
             return checkpoint_lost(path, first_line)
     if (cause := cause_of_full_disk(text)) is not None:
         return disk_full(f"The table at {path} cannot be {use}", cause, path=path)
+    if _NO_LINKS.search(text) is not None:
+        return links_unsupported(path, use)
     if any(sign in text for sign in _REFUSED):
         return table_access_refused(path, use, first_line)
     if (missing := _MISSING_FILE.search(text)) is not None:

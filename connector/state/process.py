@@ -12,7 +12,7 @@ from connector.records.views import Time, Viewed
 
 @dataclass(frozen=True, slots=True)
 class Failure(Viewed):
-    """An error with its code. `at` is when it began."""
+    """An error with its code. `text` ends with its remedy, and `at` is when it began."""
 
     code: str
     text: str

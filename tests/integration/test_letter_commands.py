@@ -113,6 +113,36 @@ def test_a_short_id_is_enough_to_act_on_a_letter(
     assert [found.source.key for found in received(kafka, facts)] == [letters[2].key]
 
 
+def test_a_list_says_how_many_letters_it_left_out(
+    shell: Shell, letters: list[DeadLetter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DLQ-8: letters and groups. JSON has all of them, unless the caller limits it."""
+
+    def listed(*options: str) -> tuple[int, str]:
+        assert shell.run("dead-letters", "list", *options) == 0
+        return len(shell.out.splitlines()), shell.err
+
+    monkeypatch.setattr("connector.cli.dead_letters.LETTERS_FOR_PEOPLE", 4)
+    by_people, said = listed("--table", "t")
+    assert (by_people, "5 dead letters of " in said) == (4, True)
+    assert "1 dead letter left out; use --limit for more\n" in said
+    assert listed("--table", "t", "--limit", "5")[0] == 5
+    for options, lines, left_out in (
+        (("--json",), 6, ""),
+        (("--json", "--limit", "2"), 2, "4 dead letters left out"),
+        (("--json", "--by", "reason", "--limit", "1"), 1, "3 dead letters left out"),
+        (("--json", "--by", "reason"), 4, ""),
+    ):
+        number, said = listed(*options)
+        assert (number, "left out" in said, left_out in said) == (lines, bool(left_out), True)
+
+
+def test_a_rule_in_place_of_a_reason_is_named_its_option(shell: Shell) -> None:
+    """OPS-10"""
+    assert shell.run("dead-letters", "list", "--reason", "ROW_KEY") == 2
+    assert "If it is a rule, use --rule." in shell.err
+
+
 def test_from_the_first_look_to_the_last_letter(
     shell: Shell,
     letters: list[DeadLetter],

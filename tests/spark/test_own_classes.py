@@ -83,6 +83,27 @@ def test_a_commit_is_not_replaced_if_another_program_makes_it_meanwhile(
     assert other.read_text() == "2"
 
 
+def test_the_checksum_of_a_deleted_commit_hinders_no_later_one(
+    spark: SparkSession, files: Any, tmp_path: Path
+) -> None:
+    """TBL-14: Hadoop has left it, and would compare it with the new commit. The checksum of a
+    commit that is there stays.
+    """
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    written, commit = log / "written", log / f"{7:020}.json"
+    written.write_text("1")
+    checksum = log / f".{commit.name}.crc"
+    checksum.write_bytes(b"crc\0\0\0\2\0" + b"\1\2\3\4")
+    rename(spark, files, written, commit, overwrite=False)
+    assert [row[0] for row in spark.read.text(str(commit)).collect()] == ["1"]
+    checksum.write_bytes(b"of the commit")
+    written.write_text("2")
+    with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
+        rename(spark, files, written, commit, overwrite=False)
+    assert checksum.exists()
+
+
 def test_permissions_are_set(spark: SparkSession, tmp_path: Path) -> None:
     jvm: Any = spark._jvm
     conf = spark._jsparkSession.sessionState().newHadoopConf()

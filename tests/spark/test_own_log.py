@@ -18,12 +18,14 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from connector.delta_log.actions import FileId
-from connector.delta_log.log import Log
+from connector.delta_log.log import CHECKPOINT_EVERY, Log
 from connector.delta_log.put import LocalFolder
+from connector.errors import TableError
+from connector.lake.checks import check_files
 from connector.lake.plain_table import query_rows
 from connector.lake.small_files import WantedKeys, adds_of, remove, rows_with_keys, write
 from connector.lake.stores import files_at
-from connector.spark.storage.delta_log import quoted
+from connector.spark.storage.delta_log import DeltaLog, quoted
 from connector.spark.storage.files import (
     all_files,
     delta,
@@ -231,6 +233,25 @@ def test_small_applies_commit_without_delta(stream: Stream) -> None:
     assert engine_of(table.path) == engine_of(table.tombstones.path) == "lowmark"
     assert shown(table) == stream.truth()
     assert table.log.left_to_delta == ""
+
+
+def test_the_next_checkpoint_finds_that_a_part_of_the_log_was_removed(
+    spark: SparkSession, stream: Stream
+) -> None:
+    """TBL-14: in a process that has the state in memory, with the text of a process that begins."""
+    path = stream.table().path
+    log = DeltaLog(spark, path)
+    newest = log.newest()
+    assert newest is not None
+    for number in range(CHECKPOINT_EVERY):
+        assert log.commit_files(newest.version + number, [], newest.stored or {})
+    Path(path, "_delta_log", commit_file(1)).unlink()
+    with pytest.raises(TableError) as running:
+        log.checkpoint()
+    with pytest.raises(TableError) as fresh:
+        check_files(path)
+    assert str(running.value) == str(fresh.value)
+    assert running.value.code == fresh.value.code == "TABLE_DAMAGED"
 
 
 @pytest.mark.parametrize("which", ["table", "tombstones"])

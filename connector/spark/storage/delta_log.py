@@ -19,14 +19,21 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from connector.config.storage import is_local
-from connector.delta_log.log import Log, NotNewestError
+from connector.delta_log.log import Log, LogFileMissingError, NotNewestError
 from connector.delta_log.put import LinksUnsupportedError, LocalFolder
 from connector.errors.tables import concurrent_write, files_unreadable
 from connector.spark.jvm import GONE
 from connector.spark.storage.files import Files, files_of, newest_snapshot
 from connector.state.commits import Commit, Commits, user_metadata
-from connector.state.damage import Foreign, explained, log_missing, or_move_away, reading
-from connector.state.log_damage import commit_file
+from connector.state.damage import (
+    Foreign,
+    explained,
+    log_damaged,
+    log_missing,
+    or_move_away,
+    reading,
+)
+from connector.state.log_damage import IS_MISSING, LAST_CHECKPOINT, LogDamage, commit_file
 from connector.state.maintenance_schedule import CommitCount, removable_log_files
 
 _FILE: Final = re.compile(
@@ -185,6 +192,8 @@ class DeltaLog(Commits):
         with reading(self.path, "The Delta log"):
             try:
                 yield
+            except LogFileMissingError as error:
+                raise log_damaged(self.path, LogDamage(str(error), IS_MISSING)) from error
             except OSError as error:
                 text, away = str(error), or_move_away(self.path)
                 explanation = explained(self.path, use, text)
@@ -256,10 +265,10 @@ class DeltaLog(Commits):
         """Remove all files of the log that a version, which has a checkpoint, and later ones do not
         need. The oldest go first, so that a log without gaps is left at any instant.
         """
-        number, kept = f"{version:020}.", "_last_checkpoint"
+        number = f"{version:020}."
         statuses = self._files.listStatus(self._folder)
         for name in sorted(str(status.getPath().getName()) for status in statuses):
-            if name != kept and not (name[0].isdigit() and name >= number):
+            if name != LAST_CHECKPOINT and not (name[0].isdigit() and name >= number):
                 self._files.delete(self._path_of(self._folder, name), True)
 
     def check_missing(self) -> None:

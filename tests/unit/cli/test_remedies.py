@@ -13,8 +13,16 @@ import pytest
 
 from connector import cli
 from connector.cli.parameters import STREAM
-from connector.cli.remedies import REASONS, TEMPLATES, Template, command_for, command_line
+from connector.cli.remedies import (
+    REASONS,
+    TEMPLATES,
+    Template,
+    command_for,
+    command_line,
+    command_of_reason,
+)
 from connector.errors import ConnectorError, InvalidChangeError
+from connector.reports.reasons import Reason
 from tests.error_codes import PACKAGE
 
 FIELDS = {
@@ -67,6 +75,14 @@ def test_the_command_of_a_reason_names_its_stream(code: str) -> None:
     line = lines[0] or REASONS[code].line(fields)
     assert line is not None
     assert parses(line)
+
+
+@pytest.mark.parametrize("code", REASONS)
+def test_the_command_of_a_reason_leads_on(code: str) -> None:
+    """RUN-1: `connector status` has just shown the reason, so it is no help, whatever the error."""
+    for error in ("", *TEMPLATES):
+        reason = Reason(code, "x", "y", {"stream": "orders", "table": "orders", "error": error})
+        assert command_of_reason(reason) != "connector status"
 
 
 def test_a_command_without_its_stream_is_noticed() -> None:

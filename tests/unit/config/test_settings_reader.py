@@ -317,6 +317,7 @@ def test_names_that_differ_in_case_only_are_refused() -> None:
     here = section(tables={"Orders": {}, "orders": {}})
     assert [name for name, _ in here.named("tables", "[A-Za-z]+")] == ["Orders"]
     assert "not only in case" in here.faults[0].cause
+    assert "keeps its name at the source with source" in here.faults[0].remedy
 
 
 @pytest.mark.parametrize(

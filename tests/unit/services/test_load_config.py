@@ -80,7 +80,12 @@ def test_the_error_without_a_configuration_has_the_option_that_names_one(
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"warehouse = wh", "line 1"), (b"\xff", "UTF-8"), (b"a = 1\na = 2", "overwrite")],
+    [
+        (b"warehouse = wh", "line 1"),
+        (b"\xff", "UTF-8"),
+        (b"a = 1\na = 2", "overwrite"),
+        (b"[tables.t]\n[tables.t]\n", "Tables of two streams need two names"),
+    ],
 )
 def test_the_error_of_a_broken_document_has_the_line(
     tmp_path: Path, content: bytes, words: str
@@ -100,8 +105,14 @@ def test_a_stream_is_found_by_its_name_or_its_topic(file: Path) -> None:
     file.write_text(TEXT + "[streams.orders]\ntopic = 'shop.orders'\n[streams.users]\n")
     config = load_config(file, {})
     assert find_stream(config, "orders") is find_stream(config, "shop.orders")
-    with pytest.raises(ConfigError, match="did you mean orders"):
-        find_stream(config, "order")
+    for typo, remedy in (
+        ("order", "did you mean orders?"),
+        ("shop.ordres", "did you mean shop.orders?"),
+        ("x", "Name one of them"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            find_stream(config, typo)
+        assert caught.value.remedy == remedy
     with pytest.raises(ConfigError, match="orders, users"):
         find_stream(config, None)
 

@@ -21,8 +21,9 @@ import pytest
 from connector import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.cli import invoke
 from connector.clock import now_us
-from connector.errors import WriterConflictError
+from connector.errors import ConnectorError, WriterConflictError
 from connector.errors.kafka import broker_unreachable
+from connector.errors.spark import ingest_failed
 from connector.events import Event, ignore, info, warning
 from connector.reports.pipeline_status import PipelineStatus
 from connector.services import drop_table, process
@@ -135,6 +136,8 @@ def test_the_next_process_shows_the_error_that_ended_the_one_before(tmp_path: Pa
     ended = pipeline(tmp_path)
     assert (ended.is_running, ended.is_done) == (False, False)
     assert f"last error {error.code}: {error.problem}" in ended.text
+    assert error.remedy
+    assert ended.text.endswith(error.remedy)
     with pytest.raises(KeyboardInterrupt), recorded(config(tmp_path), ignore, once=False):
         raise KeyboardInterrupt
     assert "last error KeyboardInterrupt" in pipeline(tmp_path).text
@@ -185,7 +188,7 @@ def test_run_does_not_start_beside_an_erasure(tmp_path: Path) -> None:
         error = refused.value
         assert (error.code, error.fields) == ("ERASURE_RUNNING", {"stream": "s"})
         assert f"pid {os.getpid()}" in error.cause
-        assert "erases a row" in error.cause
+        assert "erases a row. If it was killed, it counts as ended 30s after" in error.cause
         assert error.remedy
         stop, events = threading.Event(), list[Event]()
         options = {"stop": stop, "on_event": events.append}
@@ -304,6 +307,39 @@ def test_an_older_process_does_not_end_the_record_of_a_newer_one(tmp_path: Path)
     assert stored(tmp_path) == newer
 
 
+@pytest.mark.parametrize("writes_last", [False, True])
+def test_an_error_that_another_process_may_have_caused_names_it(
+    tmp_path: Path, *, writes_last: bool
+) -> None:
+    """RUN-1: whichever of the two wrote its record last."""
+    error, other = ingest_failed("s", "no such file"), os.getppid()
+    with (
+        pytest.raises(ConnectorError, match=f"Another process worked there, too: pid {other} on h"),
+        recorded(config(tmp_path), ignore, once=False) as on_event,
+    ):
+        wait_for(lambda: pipeline(tmp_path).is_running is True)
+        store(tmp_path, here(pid=other, since=now_us(), heartbeat_at=now_us() + 1))
+        if not writes_last:
+            on_event(info("RUNNING", "running"))
+            wait_for(lambda: pipeline(tmp_path).pid == os.getpid())
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "other_wrote_s"),
+    [(ingest_failed("s", "x"), -1), (broker_unreachable("h:1", "refused"), 60)],
+)
+def test_other_errors_name_no_process(
+    tmp_path: Path, error: ConnectorError, other_wrote_s: int
+) -> None:
+    """The one before has ended, or the error has another cause."""
+    cause, heartbeat_at = error.cause, now_us() + other_wrote_s * SECOND
+    store(tmp_path, here(pid=os.getppid(), heartbeat_at=heartbeat_at))
+    with pytest.raises(ConnectorError), recorded(config(tmp_path), ignore, once=False):
+        raise error
+    assert error.cause == cause
+
+
 def test_a_second_pipeline_gets_a_warning(tmp_path: Path) -> None:
     """RUN-1: before they end each other, but not of one that has ended, nor of this process."""
     events: list[Event] = []
@@ -318,6 +354,7 @@ def test_a_second_pipeline_gets_a_warning(tmp_path: Path) -> None:
     (event,) = events
     assert (event.level, event.code) == ("warning", "ALREADY_RUNNING")
     assert f"stream s: another pipeline runs on h, pid {os.getppid()}" in event.line
+    assert "If it was killed, it counts as ended 30s after its last sign of life" in event.text
 
 
 def test_two_pipelines_of_one_warehouse_have_a_record_each(tmp_path: Path) -> None:

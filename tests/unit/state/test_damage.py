@@ -206,6 +206,17 @@ def test_an_error_of_a_library_is_known_by_its_text(text: str, code: str | None)
     assert result is None or result.fields["path"] == "/w/_connector/cuts"
 
 
+@pytest.mark.parametrize("answer", ["permitted (os error 1)", "supported (os error 95)"])
+def test_a_disk_without_hard_links_is_no_lack_of_rights(answer: str) -> None:
+    """TBL-14: deltalake links a commit to its name. `answer` is that of the operating system."""
+    parts = ("Generic LocalFileSystem error", "Unable to rename file", f"Operation not {answer}")
+    result = explained("/w/_connector/jobs", "written", "\n  \x1b[31m↳\x1b[0m ".join(parts))
+    assert result is not None
+    assert result.code == "WAREHOUSE_UNUSABLE"
+    assert "no hard links" in result.cause
+    assert "ext4" in result.remedy
+
+
 def test_a_missing_data_file_is_named_without_spark(tmp_path: Path) -> None:
     """TBL-14: a table is rebuilt; a small table can be moved away."""
     warehouse = str(tmp_path)
