@@ -389,7 +389,6 @@ class ByTransaction(Arrivals):
         self._time = time
         newest = self._ends.get(commit.log, ())
         self._ends[commit.log] = commit.after if commit.log == LSN else max(newest, commit.after)
-        self._keep_first(commit.transaction, arrived.first)
         is_late = is_truncation and not arrived.truncated
         if arrived.at and not is_late:
             self._newest = commit.time // 1000, arrived.at
