@@ -12,13 +12,14 @@ from dataclasses import replace
 from typing import Final
 
 from connector.errors.sources import source_log_began_again, source_log_unknown
-from connector.sources.finished import RECENT, TRUNCATION, Finished, Past, keep_newest
+from connector.sources.finished import RECENT, SAME_MS, TRUNCATION, Finished, Past, keep_newest
 from connector.sources.model import (
     LSN,
     Commit,
     End,
     Event,
     ForeignRecord,
+    LogPosition,
     Poison,
     Row,
     Sequencer,
@@ -40,15 +41,19 @@ from connector.sources.queues import (
 
 MOST_RECORDS: Final = 10_000
 MOST_BYTES: Final = 4 * 1024 * 1024
+MOST_UNFILLED: Final = 8
 MOST_UNFILLED_BYTES: Final = 16 * 1024
 """How much of a resume token finished transactions take that lacked events. The oldest ones are
 forgotten.
 """
-_SAME_US: Final = 10_000_000
-"""How much older an event can be than the end of its transaction, if an older one has its id."""
 MOST_KEYS: Final = 16
 """Of how many events at one position of a log a resume token has the keys."""
 _LATE: Final = "later transactions were published before it, so its place among them is not known"
+
+
+def next_position(commit: Commit) -> LogPosition:
+    """Return the position behind that at which the transaction of an event begins."""
+    return (*commit.after[:-1], *(number + 1 for number in commit.after[-1:]))
 
 
 class Arrivals(Sequencer):
@@ -180,7 +185,9 @@ class Arrivals(Sequencer):
         past = self._finished.of_end(event.commit)
         dropped_at = self._dropped.get(transaction)
         if past is Past.NOT_FINISHED:
-            are_dropped = dropped_at is not None and event.commit.time <= dropped_at + _SAME_US
+            are_dropped = (
+                dropped_at is not None and event.commit.time <= dropped_at + 1000 * SAME_MS
+            )
             if self._again is not None or are_dropped:
                 first = self._again[1] if self._again is not None else transaction
                 raise source_log_began_again(self._end_partition[0], first, transaction)
@@ -203,6 +210,10 @@ class Arrivals(Sequencer):
         queue = self._queues[partition] = PartitionQueue(partition, start)
         self._grown.add(topic)
         return queue
+
+    def _keep_unfilled(self, transaction: str, arrived: Arrived) -> None:
+        """Remember the events of a transaction that is finished, and may lack some."""
+        keep_newest(self._unfilled, transaction, arrived, MOST_UNFILLED)
 
     def _late(
         self, record: ForeignRecord, event: Row | TruncatedTable | Skipped | Poison
@@ -274,7 +285,7 @@ class Arrivals(Sequencer):
         past = self._finished.of_event(commit)
         if name in self._ended or past is Past.FINISHED:
             return replace(event, commit=commit)
-        end = replace(commit, after=(*commit.after[:-1], *(n + 1 for n in commit.after[-1:])))
+        end = replace(commit, after=next_position(commit))
         self._ended[name] = End(end, 1)
         self._truncations[name] = record, self._ended[name]
         time, at = self._newest

@@ -44,6 +44,8 @@ DROPPED = {LSN: ("23",), BINLOG: ("30", "111"), "uuid": ("30",), "domain": ("9",
 """Worlds in which a transaction once waited for events that had been dropped."""
 COUNTED = {LSN: ("377", "1179", "1203"), BINLOG: ("630",), "domain": ("630",)}
 """Worlds in which an event that was counted again was once dropped."""
+SKIPPED = {LSN: ("26", "49"), BINLOG: ("43", "91", "148", "242"), "domain": ("52", "148")}
+"""Worlds in which an operator once could not publish a transaction, or did so twice."""
 
 
 def by_transaction(
@@ -440,6 +442,70 @@ def test_an_operator_publishes_a_transaction_that_lacks_events(seed: int) -> Non
             for record, kept in records:
                 is_sent = isinstance(kept, Row | TruncatedTable)
                 assert ((other, record.offset) in sent) == is_sent, (number, other, record.offset)
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_an_operator_publishes_what_waits_in_small_queues(log: str, seed: int) -> None:
+    """SRC-2, `nothing_lost`, `newest_wins`: an end or an event never comes, and Debezium and the
+    bridge die. All else is sent, and what Debezium sends again changes nothing.
+    """
+    for drawn in draws(seed, tries(1000, 40), *SKIPPED.get(log, ())):
+        random = Random(drawn)
+        what = random.choice(("end", "event", ""))
+        database, topics = make(
+            random,
+            random.randrange(5, 40),
+            kind=log,
+            deaths=random.randrange(3),
+            added=random.choice((0, 0, 1)),
+            change=leaves_out_an_end(random) if what == "end" else list,
+        )
+        if what == "event":
+            lose_an_event(topics, random)
+        made = by_transaction(ByTransaction, random.choice((2, 3, 4, 5)), random.choice((5, 100)))
+        bridge = Bridge(topics, made, random, skips=True)
+        bridge.run(random.randrange(4))
+        try:
+            assert bridge.error is None, bridge.error
+            assert bridge.waiting is None or not bridge.waiting.can_be_skipped, bridge.waiting
+            if bridge.waiting is None:
+                check_all_are_sent(topics, bridge)
+            if bridge.waiting is None and not has_letter(bridge):
+                check_times(bridge)
+                if what != "event" and not truncates_without_an_end(topics):
+                    states = states_by_time(bridge.sent)
+                    shown = states[max(states)] if states else {}
+                    assert without_empty(shown) == without_empty(database.states[-1])
+        except AssertionError as error:
+            raise AssertionError(f"{drawn}: {error}") from error
+
+
+def lose_an_event(topics: Topics, random: Random) -> None:
+    """No copy of one event is a row."""
+    rows = [
+        (event.commit.transaction, event.commit.sequence)
+        for records in topics.records.values()
+        for _, event in records
+        if isinstance(event, Row) and event.commit.transaction
+    ]
+    lost = random.choice(rows or [("", 0)])
+    for records in topics.records.values():
+        for index, (record, event) in enumerate(records):
+            is_row = isinstance(event, Row) and bool(event.commit.transaction)
+            if is_row and (event.commit.transaction, event.commit.sequence) == lost:
+                records[index] = record, Skipped("LOST")
+
+
+def truncates_without_an_end(topics: Topics) -> bool:
+    """Whether a truncation is in a transaction without an end: its place among the other events is
+    not known.
+    """
+    ended = {event.commit.transaction for _, event in topics.records.get((ENDS, 0), ())}
+    return any(
+        isinstance(event, TruncatedTable) and event.commit.transaction not in {"", *ended}
+        for records in topics.records.values()
+        for _, event in records
+    )
 
 
 def test_a_partition_is_an_order_without_a_transaction_topic(seed: int) -> None:
