@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from connector.errors.sources import source_log_began_again, source_log_unknown
-from connector.sources.finished import RECENT, SAME_MS, TRUNCATION, Finished, Past, keep_newest
+from connector.sources.finished import RECENT, TRUNCATION, Finished, Past, keep_newest
 from connector.sources.model import (
     LSN,
     Commit,
@@ -28,6 +28,7 @@ from connector.sources.model import (
     TruncatedTable,
     least_time,
 )
+from connector.sources.places import SILENT_US
 from connector.sources.position import ReadUpTo, SourcePosition, by_number, by_partition
 from connector.sources.queues import (
     ALONE,
@@ -185,9 +186,7 @@ class Arrivals(Sequencer):
         past = self._finished.of_end(event.commit)
         dropped_at = self._dropped.get(transaction)
         if past is Past.NOT_FINISHED:
-            are_dropped = (
-                dropped_at is not None and event.commit.time <= dropped_at + 1000 * SAME_MS
-            )
+            are_dropped = dropped_at is not None and event.commit.time <= dropped_at + SILENT_US
             if self._again is not None or are_dropped:
                 first = self._again[1] if self._again is not None else transaction
                 raise source_log_began_again(self._end_partition[0], first, transaction)

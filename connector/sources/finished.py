@@ -21,12 +21,11 @@ from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
 from connector.sources.model import Commit, LogPosition
+from connector.sources.places import SILENT_US
 
 _Value = TypeVar("_Value")
 RECENT: Final = 100
 """How many finished transactions are remembered one by one, and how many truncations of MySQL."""
-SAME_MS: Final = 10_000
-"""How much older an event can be than the end of its transaction, if an older one has its id."""
 TRUNCATION: Final = "truncation "
 """Begins the name of a truncation of MySQL, which is a transaction of its own."""
 
@@ -126,7 +125,7 @@ class Finished:
             return Past.FINISHED
         if remembered is not None and remembered.log == commit.log and not remembered.has_end:
             older_ms = commit.time // 1000 - remembered.time
-            if 0 <= older_ms <= SAME_MS:
+            if 0 <= older_ms <= SILENT_US // 1000:
                 return Past.FINISHED
         floor = self.floors.get(commit.log, ())
         is_new = self._is_new(commit) or (bool(commit.after) and commit.after > floor)
