@@ -154,7 +154,7 @@ class Arrived:
         again, a later transaction may have the same id.
         """
         is_later = self.time // 1000 > end.commit.time // 1000
-        if self._are_counted_again():
+        if self.count >= end.count and self._are_counted_again():
             self.contradicts = True
         if self.contradicts or self.highest > end.total or is_later:
             return True

@@ -473,7 +473,9 @@ def test_an_operator_publishes_what_waits_in_small_queues(log: str, seed: int) -
                 check_all_are_sent(topics, bridge)
             if bridge.waiting is None and not has_letter(bridge):
                 check_times(bridge)
-                if what != "event" and not truncates_without_an_end(topics):
+                # In a topic that grows, an event may come behind a later one of its row.
+                is_ordered = not any(number > 1 for _, number in topics.created_at)
+                if what != "event" and is_ordered and not truncates_without_an_end(topics):
                     states = states_by_time(bridge.sent)
                     shown = states[max(states)] if states else {}
                     assert without_empty(shown) == without_empty(database.states[-1])
