@@ -138,7 +138,7 @@ class Arrivals(Sequencer):
             if isinstance(event, Skipped):
                 return
             transaction = UNKNOWN if isinstance(event, Poison) else ALONE
-        elif transaction not in self._ended and self._is_finished(commit):
+        elif self._is_not_of_end(commit) and self._is_finished(commit):
             late = self._late(record, event)
             if late is not event:
                 self._dropped_at(commit)
@@ -155,6 +155,13 @@ class Arrivals(Sequencer):
     def snapshots(self) -> Collection[str]:
         topics = {topic for topic, _ in self._queues} if self._has_finished else set()
         return topics - self._joined
+
+    def _is_not_of_end(self, commit: Commit) -> bool:
+        """Return whether no end was read that an event may have. If the log began again, an end
+        that is clearly later is of another transaction with the same id.
+        """
+        end = self._ended.get(commit.transaction)
+        return end is None or 0 < commit.time < end.commit.time - SILENT_US
 
     def _is_finished(self, commit: Commit) -> bool:
         """Return whether an event is of a finished transaction. If it is of another one, the end of
