@@ -28,7 +28,8 @@ from connector.sources.model import (
     TruncatedTable,
     least_time,
 )
-from connector.sources.position import SourcePosition, by_number, by_partition
+from connector.sources.places import SILENT_US
+from connector.sources.position import ReadUpTo, SourcePosition, by_number, by_partition
 from connector.sources.queues import (
     ALONE,
     UNKNOWN,
@@ -36,17 +37,24 @@ from connector.sources.queues import (
     Entry,
     PartitionQueue,
     fingerprint_of,
+    position_of,
 )
 
 MOST_RECORDS: Final = 10_000
 MOST_BYTES: Final = 4 * 1024 * 1024
+MOST_UNFILLED: Final = 8
 MOST_UNFILLED_BYTES: Final = 16 * 1024
 """How much of a resume token finished transactions take that lacked events. The oldest ones are
 forgotten.
 """
-_SAME_US: Final = 10_000_000
-"""How much older an event can be than the end of its transaction, if an older one has its id."""
+MOST_KEYS: Final = 16
+"""Of how many events at one position of a log a resume token has the keys."""
 _LATE: Final = "later transactions were published before it, so its place among them is not known"
+
+
+def next_position(commit: Commit) -> LogPosition:
+    """Return the position behind that at which the transaction of an event begins."""
+    return (*commit.after[:-1], *(number + 1 for number in commit.after[-1:]))
 
 
 class Arrivals(Sequencer):
@@ -81,7 +89,10 @@ class Arrivals(Sequencer):
         self._limits = most_records, most_bytes
         starts = by_partition(at.starts)
         self._end_next = starts.pop(self._end_partition, 0)
-        self._queues = {p: PartitionQueue(p, start) for p, start in starts.items()}
+        up_to = by_partition(at.read_up_to)
+        self._queues = {
+            p: PartitionQueue(p, n, up_to.get(p, ReadUpTo())) for p, n in starts.items()
+        }
         self._tables = dict[str, set[str]]()
         self._grown = set(at.grown)
         self._grown_to = dict(at.grown_to)
@@ -99,7 +110,7 @@ class Arrivals(Sequencer):
         self._has_finished = bool(at.recent)
         self._is_truncated = at.is_truncated
         self._snapshot_at = at.snapshot_at
-        self._dropped, self._firsts = dict(at.dropped), dict(at.firsts)
+        self._dropped = dict(at.dropped)
         self._lost_before, self._skipped = at.lost_before, ""
         self._first_end_at, self._unread_ends = at.first_end_at, at.unread_ends
         self._part_time = self._asked_before = self._asked_at = 0
@@ -127,10 +138,12 @@ class Arrivals(Sequencer):
             if isinstance(event, Skipped):
                 return
             transaction = UNKNOWN if isinstance(event, Poison) else ALONE
-        elif transaction not in self._ended and self._is_finished(commit):
+        elif self._is_not_of_end(commit) and self._is_finished(commit):
             late = self._late(record, event)
+            if late is not event:
+                self._dropped_at(commit)
             if late is None:
-                self._drop(commit)
+                self.repetitions += 1
                 return
             transaction, event = ALONE, late
         elif not self._count(transaction, event, record):
@@ -143,15 +156,23 @@ class Arrivals(Sequencer):
         topics = {topic for topic, _ in self._queues} if self._has_finished else set()
         return topics - self._joined
 
+    def _is_not_of_end(self, commit: Commit) -> bool:
+        """Return whether no end was read that an event may have. If the log began again, an end
+        that is clearly later is of another transaction with the same id.
+        """
+        end = self._ended.get(commit.transaction)
+        return end is None or 0 < commit.time < end.commit.time - SILENT_US
+
     def _is_finished(self, commit: Commit) -> bool:
         """Return whether an event is of a finished transaction. If it is of another one, the end of
         that lacks it, and waits.
         """
         return self._finished.of_event(commit) is not Past.NOT_FINISHED
 
-    def _drop(self, commit: Commit) -> None:
-        """Leave out an event. The end of its transaction proves that it is a repetition."""
-        self.repetitions += 1
+    def _dropped_at(self, commit: Commit) -> None:
+        """Remember that an event is not released. The end of its transaction proves that it is of
+        a finished one.
+        """
         name = commit.transaction
         keep_newest(self._dropped, name, max(commit.time, self._dropped.get(name, 0)), RECENT)
 
@@ -172,7 +193,7 @@ class Arrivals(Sequencer):
         past = self._finished.of_end(event.commit)
         dropped_at = self._dropped.get(transaction)
         if past is Past.NOT_FINISHED:
-            are_dropped = dropped_at is not None and event.commit.time <= dropped_at + _SAME_US
+            are_dropped = dropped_at is not None and event.commit.time <= dropped_at + SILENT_US
             if self._again is not None or are_dropped:
                 first = self._again[1] if self._again is not None else transaction
                 raise source_log_began_again(self._end_partition[0], first, transaction)
@@ -196,29 +217,28 @@ class Arrivals(Sequencer):
         self._grown.add(topic)
         return queue
 
-    def _keep_first(self, transaction: str, first: LogPosition) -> None:
-        """Remember the position of the first event of a transaction that is finished now."""
-        if first:
-            keep_newest(self._firsts, transaction, first, RECENT)
-        else:
-            self._firsts.pop(transaction, None)
+    def _keep_unfilled(self, transaction: str, arrived: Arrived) -> None:
+        """Remember the events of a transaction that is finished, and may lack some."""
+        keep_newest(self._unfilled, transaction, arrived, MOST_UNFILLED)
 
     def _late(
         self, record: ForeignRecord, event: Row | TruncatedTable | Skipped | Poison
     ) -> Row | TruncatedTable | Skipped | Poison | None:
-        """Return an event of a finished transaction, if it was never released. It was not, if it is
-        before the first event that was: a Debezium before 3.6.1 has counted from 1 again.
+        """Return an event of a finished transaction, if it was never released. If the source may
+        count events again, the number of an event does not prove that it was released. Then it is
+        a dead letter, unless its partition had it before.
         """
         commit = event.commit
-        first = self._firsts.get(commit.transaction, ())
-        is_late, is_before = self._is_late(record, commit), () < commit.at < first
-        if is_late and is_before:
-            self._firsts[commit.transaction] = commit.at
-        if isinstance(event, TruncatedTable) and (is_late or is_before):
+        up_to = self._queues[record.partition].added_up_to
+        if commit.counts_again and up_to.has(commit, record.key):
+            return None
+        is_late = self._is_late(record, commit)
+        if isinstance(event, TruncatedTable) and (is_late or commit.counts_again):
             return Poison("TRUNCATION_LATE", _LATE, commit, event.table)
-        if isinstance(event, Row) and is_before and not is_late:
+        if isinstance(event, Row) and commit.counts_again and not is_late:
             return Poison("EVENT_LATE", _LATE, commit, event.table)
-        return event if is_late else None
+        is_unread = isinstance(event, Poison) and commit.counts_again
+        return event if is_late or is_unread else None
 
     def _is_late(self, record: ForeignRecord, commit: Commit) -> bool:
         """Return whether an event of a finished transaction was never released: the transaction
@@ -244,12 +264,11 @@ class Arrivals(Sequencer):
             arrived = self._arrived[transaction] = Arrived()
             if transaction not in self._ended:
                 self._open.add(transaction)
-        if not arrived.take(commit.sequence, fingerprint_of(record, commit.time, commit.at)):
+        fingerprint = fingerprint_of(record, commit.time, commit.at)
+        if not arrived.take(commit.sequence, fingerprint, position_of(record, commit)):
             return False
         if commit.log != LSN and commit.at:
             arrived.at = min(arrived.at or commit.at, commit.at)
-        if commit.at:
-            arrived.first = min(arrived.first or commit.at, commit.at)
         arrived.time = max(arrived.time, commit.time)
         arrived.queued[partition] += 1
         arrived.tables[event.table] += 1
@@ -268,11 +287,11 @@ class Arrivals(Sequencer):
         commit = event.commit
         # A log that began again uses positions again.
         name = f"{TRUNCATION}{commit.transaction or commit.log_position} at {commit.time}"
-        commit = replace(commit, transaction=name, sequence=1)
+        commit = replace(commit, transaction=name, sequence=1, counts_again=False)
         past = self._finished.of_event(commit)
         if name in self._ended or past is Past.FINISHED:
             return replace(event, commit=commit)
-        end = replace(commit, after=(*commit.after[:-1], *(n + 1 for n in commit.after[-1:])))
+        end = replace(commit, after=next_position(commit))
         self._ended[name] = End(end, 1)
         self._truncations[name] = record, self._ended[name]
         time, at = self._newest
@@ -374,6 +393,11 @@ class Arrivals(Sequencer):
             bits = arrived.sequences({c.sequence for _, c in late if c.transaction == name})
             if name not in self._ended and (room := room - sum(map(len, bits.values()))) >= 0:
                 unfilled[name] = bits
+        read_up_to = {
+            partition: up_to._replace(keys=frozenset(sorted(up_to.keys)[:MOST_KEYS]))
+            for partition, queue in self._queues.items()
+            if (up_to := queue.taken_up_to).position
+        }
         return SourcePosition(
             starts=by_number(self.starts),
             topic_ids=topic_ids,
@@ -393,6 +417,6 @@ class Arrivals(Sequencer):
             is_truncated=self._is_truncated,
             snapshot_at=self._snapshot_at,
             dropped=self._dropped,
-            firsts=self._firsts,
+            read_up_to=by_number(read_up_to),
             unfilled=dict(reversed(unfilled.items())),
         ).token()

@@ -124,8 +124,10 @@ class ByPartition(Sequencer):
 
     def _begin(self, partition: TopicPartition, start: int) -> _Lane:
         """Return the lane of a partition that appears: behind all that was reached."""
-        lane = self._lanes[partition] = _Lane(start, self.reached)
-        self.has_claim |= self._is_begun
+        reached = self.reached
+        lane = self._lanes[partition] = _Lane(start, reached)
+        # Without a clock that was reached, there is nothing to claim, and no heartbeat.
+        self.has_claim |= reached > 0
         return lane
 
     def read_to(self, partition: TopicPartition, offset: int) -> None:

@@ -49,7 +49,7 @@ from typing import Final
 
 from connector.errors.sources import source_row_without_place, source_truncations_unplaced
 from connector.records.model import MAX_LONG
-from connector.sources.arrivals import Arrivals
+from connector.sources.arrivals import Arrivals, next_position
 from connector.sources.model import (
     BINLOG,
     LSN,
@@ -69,7 +69,6 @@ from connector.sources.places import SILENT_US, SORT_KEY, is_earlier
 from connector.sources.position import by_partition
 from connector.sources.queues import ALONE, UNKNOWN, Arrived, Entry, PartitionQueue, is_read_row
 
-MOST_UNFILLED: Final = 8
 POISON_WAITS_US: Final = 60_000_000
 """After this time, poison that no transaction lacks is released without one."""
 
@@ -199,6 +198,9 @@ class ByTransaction(Arrivals):
             if needs_times and not self._is_sent_next(entry):
                 return False
             return not is_incremental or self._is_behind_sent(entry)
+        if entry.transaction == self._skipped and entry.transaction in self._open:
+            at = entry.event.commit.at
+            return all(at < end.commit.at for _, end in self._truncations.values())
         return self._lacks_end(entry) and self._may_lack_end(entry)
 
     def _is_sent_next(self, entry: Entry) -> bool:
@@ -372,6 +374,12 @@ class ByTransaction(Arrivals):
                 del self._arrived[transaction]
                 self._open.discard(transaction)
                 self._unread_ends = max(0, self._unread_ends - 1)
+                if transaction == self._skipped:
+                    end = replace(
+                        event.commit, time=arrived.time, after=next_position(event.commit)
+                    )
+                    self._finished.add(end, has_end=False)
+                    self._keep_unfilled(transaction, arrived)
         if is_read_row(event):
             self._snapshot_at = max(self._snapshot_at, record.timestamp)
         if not isinstance(event, Skipped):
@@ -389,7 +397,6 @@ class ByTransaction(Arrivals):
         self._time = time
         newest = self._ends.get(commit.log, ())
         self._ends[commit.log] = commit.after if commit.log == LSN else max(newest, commit.after)
-        self._keep_first(commit.transaction, arrived.first)
         is_late = is_truncation and not arrived.truncated
         if arrived.at and not is_late:
             self._newest = commit.time // 1000, arrived.at
@@ -466,11 +473,11 @@ class ByTransaction(Arrivals):
         if self._again is not None:
             record, transaction = self._again
             return Waiting("again", transaction, record.timestamp)
-        for record, end in self._truncations.values():
-            return Waiting("end", end.commit.transaction, record.timestamp)
         waiting = None
         if self._open:
             waiting = self._waiting_without_end(lambda entry: self._is_silent_since(entry.record))
+        for record, end in self._truncations.values():
+            return waiting or Waiting("snapshot", end.commit.transaction, record.timestamp)
         return waiting or self._waiting_row()
 
     def _waiting_row(self) -> Waiting | None:
@@ -551,9 +558,7 @@ class ByTransaction(Arrivals):
                 self._skipped = transaction
         if arrived.count < event.count and self._skipped != transaction:
             return False
-        self._unfilled[transaction] = arrived
-        while len(self._unfilled) > MOST_UNFILLED:
-            del self._unfilled[next(iter(self._unfilled))]
+        self._keep_unfilled(transaction, arrived)
         return True
 
     def _unread_poison(self, transaction: str) -> list[tuple[PartitionQueue, int]]:
@@ -588,9 +593,8 @@ class ByTransaction(Arrivals):
         waiting = self.waiting
         if waiting is None or waiting.transaction != transaction or not waiting.can_be_skipped:
             return False
-        if waiting.reason == "events" and not (
-            self._has_asked() and self._has_read_all(transaction)
-        ):
+        has_read = self._has_read_all(transaction) or self._are_rows_read()
+        if waiting.reason == "events" and not (self._has_asked() and has_read):
             return False
         self._skipped = transaction
         return True

@@ -149,6 +149,7 @@ class DebeziumDecoder:
         self._heartbeats = source_name(heartbeats) if heartbeats else ""
         self._shape = _JsonEnvelope if isinstance(format, JsonFormat) else _Envelope
         self._version: str | None = None
+        self._counts_again = False
 
     def decode(self, record: ForeignRecord) -> Event:
         """Return the event of a record. For data, it never raises."""
@@ -166,15 +167,18 @@ class DebeziumDecoder:
             if source.version != self._version:
                 self._take_version(source.version)
             table = source_name(source.schema or source.db or "", source.table or "")
-            commit = _commit(envelope, source)
+            commit = _commit(envelope, source, counts_again=self._counts_again)
             return self._event(record, envelope, schema, commit, table)
         except UNREADABLE as error:
-            return poison_of(error, commit if table else _salvaged(value), table)
+            if not table:
+                commit = _salvaged(value, counts_again=self._counts_again)
+            return poison_of(error, commit, table)
 
     def _take_version(self, version: str | None) -> None:
         self._version = version
         numbers = tuple(map(int, re.findall(r"[0-9]+", version or "")[:3]))
-        if self._transactions and numbers and numbers < LEAST_VERSION:
+        self._counts_again = numbers < LEAST_VERSION
+        if self._transactions and numbers and self._counts_again:
             self._rows.tables.doubt(doubts.old_version(str(version)))
 
     def _without_event(self, record: ForeignRecord, envelope: _Envelope) -> Event:
@@ -345,7 +349,7 @@ def lsn_text(lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
-def _commit(envelope: _Envelope, source: _Source) -> Commit:
+def _commit(envelope: _Envelope, source: _Source, *, counts_again: bool) -> Commit:
     time, at = _micros(source.ts_us, source.ts_ms), _at(source)
     # Rows of incremental snapshots have a sequence, and no position of their own.
     first = None if source.sequence is None else _first_lsn(source.sequence)
@@ -374,6 +378,7 @@ def _commit(envelope: _Envelope, source: _Source) -> Commit:
         after=after or position.begin,
         at=at,
         log_position=text,
+        counts_again=counts_again,
     )
 
 
@@ -388,7 +393,7 @@ _salvage_sequence = re.compile(rb'"sequence":"\[\\"([0-9]{1,20})\\"').search
 _salvage_time = re.compile(rb'"ts_us":([0-9]{1,18})').search
 
 
-def _salvaged(value: bytes) -> Commit:
+def _salvaged(value: bytes, *, counts_again: bool) -> Commit:
     """The commit in damaged JSON, as far as it can be read. A quote within a text is escaped, so no
     text of a row looks like this.
     """
@@ -403,6 +408,7 @@ def _salvaged(value: bytes) -> Commit:
         sequence=int(transaction[2]),
         log=position.log,
         after=(int(sequence[1]),) if sequence else position.begin,
+        counts_again=counts_again,
     )
 
 

@@ -21,6 +21,7 @@ from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
 from connector.sources.model import Commit, LogPosition
+from connector.sources.places import SILENT_US
 
 _Value = TypeVar("_Value")
 RECENT: Final = 100
@@ -40,13 +41,15 @@ def keep_newest(values: dict[str, _Value], name: str, value: _Value, most: int) 
 
 class Remembered(NamedTuple):
     """A finished transaction: its id, its commit time (ms), and its end in its log. Without a time,
-    only the id is known.
+    only the id is known. If it was released without an end, the time is that of its newest event,
+    and `end` is not behind its end.
     """
 
     transaction: str
     time: int
     log: str
     end: LogPosition
+    has_end: bool = True
 
 
 class Past(Enum):
@@ -86,8 +89,8 @@ class Finished:
 
     @property
     def newest(self) -> Remembered | None:
-        """The newest transaction that is no truncation of MySQL."""
-        return next(reversed(self._recent.values()), None)
+        """The newest transaction with an end that is no truncation of MySQL."""
+        return next((r for r in reversed(self._recent.values()) if r.has_end), None)
 
     @property
     def has_truncations(self) -> bool:
@@ -100,13 +103,13 @@ class Finished:
         """
         return self._truncations if transaction.startswith(TRUNCATION) else self._recent
 
-    def add(self, commit: Commit) -> None:
-        """Remember a transaction by the commit of its end."""
+    def add(self, commit: Commit, *, has_end: bool = True) -> None:
+        """Remember a transaction by the commit of its end, or if it has none, of its events."""
         # A log that began again may use an id again.
         recent = self._of_kind(commit.transaction)
         self._forget(recent.get(commit.transaction))
         name = commit.transaction
-        newest = Remembered(name, commit.time // 1000, commit.log, commit.after)
+        newest = Remembered(name, commit.time // 1000, commit.log, commit.after, has_end)
         self._forget(keep_newest(recent, name, newest, self._most))
 
     def _forget(self, old: Remembered | None) -> None:
@@ -118,8 +121,12 @@ class Finished:
         """Return whether the transaction of this end is finished."""
         remembered = self._recent.get(commit.transaction)
         at_end = commit.time // 1000, commit.log, commit.after
-        if remembered is not None and (not remembered.time or remembered[1:] == at_end):
+        if remembered is not None and (not remembered.time or remembered[1:4] == at_end):
             return Past.FINISHED
+        if remembered is not None and remembered.log == commit.log and not remembered.has_end:
+            older_ms = commit.time // 1000 - remembered.time
+            if 0 <= older_ms <= SILENT_US // 1000:
+                return Past.FINISHED
         floor = self.floors.get(commit.log, ())
         is_new = self._is_new(commit) or (bool(commit.after) and commit.after > floor)
         return Past.NOT_FINISHED if is_new else Past.OLD

@@ -89,6 +89,8 @@ class Commit:
     - `at` is the position of the event itself: the LSN in PostgreSQL; file, position and row in a
       binary log. Empty: the format has none.
     - `log_position` is the position as text, for lineage.
+    - `counts_again`: the source counts the events of a transaction again, from 1, if it restarts
+      within it. So `sequence` may be that of another event.
     """
 
     time: int = 0
@@ -98,6 +100,7 @@ class Commit:
     after: LogPosition = ()
     at: LogPosition = ()
     log_position: str = ""
+    counts_again: bool = False
 
     @property
     def has_gtid(self) -> bool:

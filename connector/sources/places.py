@@ -9,7 +9,8 @@ from connector.sources.model import End, ForeignRecord, LogPosition
 
 SILENT_US: Final = 10_000_000
 """After this time, a truncation of MySQL that no transaction follows is released. What is apart by
-more has the order of the commit times.
+more has the order of the commit times. An event that is older by more than an end is not of its
+transaction, but of another one with the same id.
 """
 
 

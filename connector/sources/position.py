@@ -40,6 +40,41 @@ def placed(commit: Commit, before: Placed | None, key: bytes | None = None) -> P
     return Placed(commit.log, commit.after, time, commit.at, zlib.crc32(key or b""), commit.time)
 
 
+class ReadUpTo(NamedTuple):
+    """How far a Kafka partition was read: the position of its newest event in the log, checksums of
+    the keys of its events there, and their transaction.
+
+    A partition has its events in the order of the log, until the source goes back. So what is not
+    behind the newest event was in the partition before.
+    """
+
+    position: LogPosition = ()
+    keys: frozenset[int] = frozenset()
+    transaction: str = ""
+
+    def has(self, commit: Commit, key: bytes | None) -> bool:
+        """Return whether an event was in the partition before. False: it is not known."""
+        position = _position_of(commit)
+        is_there = position == self.position and zlib.crc32(key or b"") in self.keys
+        return is_there or () < position < self.position
+
+    def behind(self, commit: Commit, key: bytes | None) -> ReadUpTo:
+        """Return how far it was read when an event was added that is not a repetition."""
+        position, checksum = _position_of(commit), frozenset((zlib.crc32(key or b""),))
+        if position and position == self.position:
+            return self._replace(keys=self.keys | checksum)
+        if position > self.position or (position and commit.transaction != self.transaction):
+            return ReadUpTo(position, checksum, commit.transaction)
+        return self
+
+
+def _position_of(commit: Commit) -> LogPosition:
+    """Return the position of an event in the order of the log, or nothing."""
+    if not commit.at or commit.log != LSN:
+        return commit.at
+    return (*commit.after, *commit.at) if commit.after else ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePosition:
     """The position of a bridge.
@@ -65,7 +100,8 @@ class SourcePosition:
       that was incremental.
     - `dropped` are the newest transactions of which events were dropped as repetitions. Each has
       the greatest time of such an event (µs).
-    - `firsts` are the positions of the first events of the newest finished transactions.
+    - `read_up_to` says how far each partition was read before its start, if the source may count
+      the events of a transaction again.
     - `unfilled` are finished transactions that lacked events, with one bit for each sequence that
       was released, in numbered pieces.
     """
@@ -90,7 +126,7 @@ class SourcePosition:
     is_truncated: bool = False
     snapshot_at: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
-    firsts: Mapping[str, LogPosition] = field(default_factory=dict)
+    read_up_to: ByTopic[ReadUpTo] = field(default_factory=dict)
     unfilled: Mapping[str, Mapping[int, bytes]] = field(default_factory=dict)
 
     def token(self) -> bytes:

@@ -93,8 +93,9 @@ class Bridge:
                 and self.skips
                 and sequencer.waiting is not None
             ):
-                self.skipped += sequencer.skip(sequencer.waiting.transaction)
-                idle = 0
+                is_skipped = sequencer.skip(sequencer.waiting.transaction)
+                self.skipped += is_skipped
+                idle = 0 if is_skipped else idle
             self.waiting = sequencer.waiting
             if idle > 60:
                 return

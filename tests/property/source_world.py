@@ -253,7 +253,9 @@ class Database:
 
         if 2 * number % 3 == 1:  # a table whose topic is not read counts, too
             commit("other")
-        for _ in range(random.choice((0, 1, 1, 2, 3, 5))):
+        for write in range(random.choice((0, 1, 1, 2, 3, 5))):
+            if write == 1 and number % 4 == 1:
+                commit("other")
             events += self._write(random.choice(TABLES), commit)
         if random.random() < 0.2:
             events.append(Emit(f"t.{BEAT}", 1, Skipped("HEARTBEAT", commit(BEAT), BEAT)))
@@ -380,7 +382,7 @@ class Debezium:
             numbers[:] = [min(number, self.topics.written) for number in numbers]
         die_at = sorted(random.randrange(len(emits)) for _ in range(deaths))
         grow_at = {random.randrange(len(emits)) for _ in range(added)}
-        at = 0
+        at, sent = 0, emits
         while die_at:
             upto = min(len(emits), max(at, die_at.pop(0)))
             acknowledged = max(at, upto - random.randrange(8))
@@ -388,22 +390,21 @@ class Debezium:
                 acknowledged = max(acknowledged, snapshot_size)
             lost_from = dict[TopicPartition, int]()
             for number in range(at, upto):
-                partition = self._partition_of(emits[number], number in grow_at)
+                partition = self._partition_of(sent[number], number in grow_at)
                 if number >= acknowledged and random.random() < 0.3:
                     lost_from.setdefault(partition, number)
                 if partition not in lost_from:
-                    self._append(partition, emits[number])
+                    self._append(partition, sent[number])
             # What was acknowledged may come again, from any place. An initial snapshot that has
             # ended does not.
             is_snapshot = upto <= snapshot_size
             back = acknowledged - random.choice((random.randrange(12), random.randrange(upto + 1)))
             at = 0 if is_snapshot else max(snapshot_size, back)
             again = [e for e in emits[at:upto] if e.is_read_again]
-            if self._is_old:
-                again = _counted_again(again)
             emits = [*emits[:at], *again, *emits[upto:]]
-        for number in range(at, len(emits)):
-            self._append(self._partition_of(emits[number], number in grow_at), emits[number])
+            sent = [*emits[:at], *_counted_again(emits[at:])] if self._is_old else emits
+        for number in range(at, len(sent)):
+            self._append(self._partition_of(sent[number], number in grow_at), sent[number])
         return self.topics
 
     def _partition_of(self, emit: Emit, grows: bool) -> TopicPartition:
@@ -422,6 +423,8 @@ class Debezium:
 
     def _append(self, partition: TopicPartition, emit: Emit) -> None:
         topics, event = self.topics, emit.event
+        if self._is_old:
+            event = replace(event, commit=replace(event.commit, counts_again=True))
         self._time = max(self._time + self._random.choice((0, 1, 40)), event.commit.time)
         records = topics.records.setdefault(partition, [])
         key = None if emit.key is None else b"%d" % emit.key
@@ -441,13 +444,15 @@ def _counted_again(emits: list[Emit]) -> list[Emit]:
     that transaction is counted from 1.
     """
     first = next((e.event.commit for e in emits if e.event.commit.transaction), Commit())
-    before, found = max(0, first.sequence - 1), list[Emit]()
+    before, rest, found = max(0, first.sequence - 1), Counter[str](), list[Emit]()
     for emit in emits:
         event = emit.event
         if before and event.commit.transaction == first.transaction:
             if isinstance(event, End):
-                event = End(event.commit, event.count - before)
+                rest["other"] = event.count - before - rest.total()
+                event = End(event.commit, event.count - before, dict(+rest))
             else:
+                rest[event.table] += 1
                 commit = replace(event.commit, sequence=event.commit.sequence - before)
                 event = replace(event, commit=commit)
         found.append(replace(emit, event=event))

@@ -245,6 +245,20 @@ def test_a_row_without_a_field_that_the_table_has_is_doubted_once():
         assert "rows of public.customers have no g, so it is NULL in them" in doubt
 
 
+@pytest.mark.parametrize(
+    ("version", "counts_again"),
+    [("3.6.1.Final", False), ("3.10.0.Beta1", False), ("3.6.0.Final", True), ("2.7", True)],
+)
+def test_a_debezium_before_3_6_1_may_count_events_again(version: str, counts_again: bool) -> None:
+    """SRC-2: also an event that cannot be read."""
+    decoder = Bench("json").decoder
+    value = to_json(payload("c", {"id": 7}, version=version))
+    for sent in (value, value.replace(b'"op":"c"', b'"op":c')):
+        event = decoder.decode(ForeignRecord("t", 0, 1, TIME, b'{"id":7}', sent))
+        assert event.commit.transaction == "571"
+        assert event.commit.counts_again is counts_again
+
+
 def test_a_table_without_a_key_is_left_out_by_name(bench):
     """SRC-3: the event counts in its transaction."""
     record = bench.writer.event("c")._replace(key=None)

@@ -6,6 +6,7 @@ import json
 import random
 import zlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ class Source:
         return found
 
 
-def by_transaction(position: SourcePosition | None = None, **limits: int) -> ByTransaction:
+def by_transaction(position: SourcePosition | None = None, **limits: Any) -> ByTransaction:
     return ByTransaction(ENDS, position, max_clock_skew_s=SKEW_S, **limits)
 
 
@@ -355,12 +356,63 @@ def test_two_events_with_one_number_wait_also_if_one_cannot_be_read() -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
+def test_an_event_that_is_counted_again_behind_another_one_waits(is_killed: bool) -> None:
+    """SRC-2, `nothing_lost`: the first event is of a table that is not read, and a Debezium before
+    3.6.1 has died before the last one. The third event is read late.
+    """
+    source = Source(by_transaction(reads=lambda table: table == "a"))
+
+    def add(number: int, sequence: int, partition: int = 0) -> None:
+        commit = Commit(
+            time=NOW,
+            transaction="1",
+            sequence=sequence,
+            log=LSN,
+            after=(0,),
+            at=(290 + number,),
+            counts_again=True,
+        )
+        record = ForeignRecord(
+            "t.a", partition, source.next["t.a", partition], NOW, b"%d" % number, b"x"
+        )
+        source.next[record.partition] += 1
+        source.sequencer.add(record, Row(table="a", commit=commit, key={"id": number}))
+
+    add(2, 2)
+    add(4, 4)
+    add(4, 1)
+    source.end(1, 4, other=1, a=3)
+    assert source.released() == []
+    waiting = source.sequencer.waiting
+    assert waiting is not None
+    assert waiting.reason == "count"
+    assert isinstance(source.sequencer, ByTransaction)
+    assert source.sequencer.skip("1")
+    assert len(source.released()) == 3
+    if is_killed:
+        source = again(source)
+    add(4, 4)
+    add(3, 3, partition=1)
+    (late,) = source.released()
+    assert isinstance(late.event, Poison)
+    assert (late.event.rule, late.event.commit.at) == ("EVENT_LATE", (293,))
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_an_event_before_those_that_were_counted_again_is_a_dead_letter(is_killed: bool) -> None:
     """SRC-2, `nothing_lost`: a Debezium before 3.6.1 has died within the transaction, and counts
     its second event from 1 again. The first event is read when the transaction is released.
     """
     source = Source(by_transaction())
-    commit = Commit(time=NOW, transaction="1", sequence=1, log=LSN, after=(0,), at=(5,))
+    commit = Commit(
+        time=NOW,
+        transaction="1",
+        sequence=1,
+        log=LSN,
+        after=(0,),
+        at=(5,),
+        counts_again=True,
+    )
     second = Row(table="a", commit=commit, key={"id": 2})
     first = Row(table="a", commit=replace(commit, at=(4,)), key={"id": 1})
     source.add(("t.a", 1), second)
