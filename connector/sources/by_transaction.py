@@ -97,7 +97,9 @@ class ByTransaction(Arrivals):
             time = self._next_time(record, event.commit)
             waiting, count = self._waiting_for(record, event, arrived, time - now), None
             if waiting is None:
-                count = max(event.count, arrived.count) - arrived.skipped
+                is_skipped = event.commit.transaction == self._skipped
+                declared = 0 if is_skipped else event.count
+                count = max(declared, arrived.count) - arrived.skipped
             elif waiting.reason != "events" or not self._fills_a_queue(event.commit, arrived):
                 self.waiting = waiting
                 return
@@ -548,9 +550,8 @@ class ByTransaction(Arrivals):
         if (is_lost or poison) and self._has_asked() and self._has_read_all(transaction):
             for queue, index in poison:
                 tables = self._tables.get(queue.partition[0], ())
-                lacking = event.count - arrived.count
-                if event.counts and tables:
-                    lacking = sum(event.counts.get(t, 0) - arrived.tables[t] for t in tables)
+                of_tables = (event.counts.get(t, 0) - arrived.tables[t] for t in tables)
+                lacking = sum(of_tables) if event.counts and tables else 1
                 if arrived.count < event.count and lacking > 0:
                     self._assign(queue, index, event.commit, arrived)
                     arrived.tables[next(iter(tables), "")] += 1
