@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from connector.engine.rules import RecordRules
 from connector.records.codec import CONFLUENT, SCHEMA, SINGLE_OBJECT, Schemas, encode, frame, framed
 from connector.records.model import (
     ColumnType,
@@ -31,7 +32,7 @@ from connector.records.model import (
     kafka_key,
 )
 from connector.records.rejection import Reason
-from connector.spark.ingest.validate import UNSEEN_SCHEMA, RecordRules, schema_ids, validated
+from connector.spark.ingest.validate import UNSEEN_SCHEMA, schema_ids, validated
 from connector.validation import Limits
 from tests.fastavro_encoder import to_datum
 from tests.property import test_logical_types as logical_types

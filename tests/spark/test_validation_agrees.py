@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from connector.engine.rules import RecordRules
 from connector.records.codec import SCHEMA, Schemas, frame, framed, read
 from connector.records.model import (
     BRANCHES,
@@ -46,7 +47,7 @@ from connector.records.model import (
     time_of,
 )
 from connector.records.rejection import Position, Reason, Rejection
-from connector.spark.ingest.validate import RECORD, RecordRules, validated
+from connector.spark.ingest.validate import RECORD, validated
 from connector.validation import (
     KafkaRecord,
     Limits,
