@@ -170,8 +170,9 @@ class Cursor:
         is_even = total == steps * records
         first = np.cumsum(counts) - counts
         fields: Fields = ()
+        active = np.arange(records)
         for step in range(max(steps, 1)):
-            active = np.nonzero(counts > step)[0]
+            active = active[counts[active] > step]
             part = self if is_even and steps else self.part(active)
             given = read(part)
             fields = fields or tuple(_room(values, total) for values in given)
