@@ -180,7 +180,7 @@ def assert_law(
 
 
 def test_records_of_every_kind(seed: int) -> None:
-    """TBL-3, ENG-1, ENG-2: good ones, and such as lie at the edge of a limit or beyond."""
+    """TBL-3, ENG-2: good ones, and such as lie at the edge of a limit or beyond."""
     assert {"legal", "edge"} <= assert_law(cases_of_every_kind(seed))
 
 
