@@ -317,11 +317,11 @@ def _transaction(cursor: Cursor) -> pa.Array:
     fields = {
         "server_transaction_id": _text(cursor, id_),
         "record_sequence": pa.array(sequence),
-        "is_last_record_in_transaction_in_partition": _boolean(cursor, cursor.byte()),
+        "is_last_record_in_transaction_in_partition": _boolean(cursor.byte()),
         "number_of_records_in_transaction": _int32(cursor.int_()),
         "number_of_partitions_in_transaction": _int32(cursor.int_()),
         "transaction_tag": _text(cursor, cursor.spans()),
-        "is_system_transaction": _boolean(cursor, cursor.byte()),
+        "is_system_transaction": _boolean(cursor.byte()),
     }
     return _struct(_type("transaction"), fields)
 
@@ -348,7 +348,7 @@ def _column_types(cursor: Cursor) -> pa.Array:
     fields = {
         "name": _text(items, name),
         "type": _text(items, type_),
-        "is_primary_key": _boolean(items, is_key),
+        "is_primary_key": _boolean(is_key),
         "ordinal_position": _int32(position),
     }
     return items.lists(_struct(_type("row_image").field("column_types").type.value_type, fields))
@@ -443,8 +443,8 @@ def _symbol(
     return np.where(is_symbol, encoded >> 1, np.uint8(0))
 
 
-def _boolean(owner: Cursor | Items, encoded: NDArray[np.uint8]) -> pa.Array:
-    owner.require(encoded <= 1)
+def _boolean(encoded: NDArray[np.uint8]) -> pa.Array:
+    """Truth is 1. As in one record, every other byte is false."""
     return pa.array(encoded == 1)
 
 

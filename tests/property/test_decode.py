@@ -199,6 +199,17 @@ def test_keys_clocks_sizes_and_tables() -> None:
         assert_law(key_cases(), limits=Limits(max_clock_skew_s=skew))
 
 
+@pytest.mark.parametrize("record", [CHANGE, HEARTBEAT])
+def test_a_record_of_the_largest_size(record: DataChange | Heartbeat) -> None:
+    """REC-14: key and value count."""
+    case = Case("size", kafka_key(record), framed(record, 4), LATE_MS)
+    assert case.key
+    assert case.value
+    size = len(case.key) + len(case.value)
+    for most, decided in ((size - 1, set[str]()), (size, {"size"})):
+        assert assert_law([case], limits=Limits(max_record_bytes=most)) == decided
+
+
 def test_times_that_are_too_old_or_too_late() -> None:
     """ING-6, MRG-11."""
     assert_law(aged_cases(), horizon=CHANGE.commit_timestamp)
