@@ -238,7 +238,7 @@ class Cursor:
         ninth, tenth = (self.buffer.bytes[at + n].astype(np.uint64) for n in (8, 9))
         is_ended = ninth < 128
         number[records] |= (ninth & np.uint64(127)) << np.uint64(56)
-        number[records] |= np.where(is_ended, np.uint64(0), (tenth & _BIT) << np.uint64(63))
+        number[records] |= np.where(is_ended, np.uint64(0), tenth << np.uint64(63))
         size[records] = np.where(is_ended, 9, 10)
         self.is_good[records] &= is_ended | (tenth < 128)
 
