@@ -44,6 +44,7 @@ PRIMITIVES: Final = frozenset(
 _LONG_MASK: Final = 2**64 - 1
 _ENDS_OF_8: Final = 0x8080808080808080
 _END_OF_EIGHTH: Final = 0x0080808080808080
+_SEVEN_BYTES: Final = 2**56 - 1
 _INT_MASK: Final = 2**32 - 1
 
 
@@ -61,9 +62,10 @@ def read_long(data: bytes, start: int) -> tuple[int, int]:
     byte = data[start]
     if byte < 128:
         return (byte >> 1) ^ -(byte & 1), start + 1
-    # Times in microseconds have eight bytes today. Their bits are joined in pairs.
+    # Times in microseconds have eight bytes today. Their bits are joined in pairs. If the data ends
+    # before the eighth byte, it counts as 0.
     number = int.from_bytes(data[start : start + 8], "little")
-    if number & _ENDS_OF_8 == _END_OF_EIGHTH:
+    if number & _ENDS_OF_8 == _END_OF_EIGHTH and number > _SEVEN_BYTES:
         number = (number & 0x007F007F007F007F) | (number & 0x7F007F007F007F00) >> 1
         number = (number & 0x00003FFF00003FFF) | (number & 0x3FFF00003FFF0000) >> 2
         number = (number & 0x0FFFFFFF) | (number & 0x0FFFFFFF00000000) >> 4

@@ -40,7 +40,7 @@ from tests.property.test_keys_roundtrip import keys
 from tests.property.test_nested_laws import damaged, lookalikes, values_of
 from tests.property.test_ordered_key_laws import NEAR
 from tests.property.test_values_roundtrip import FORMS, LOOKALIKES, TYPED, VALUES
-from tests.spark.test_validation_agrees import drawn
+from tests.record_cases import drawn
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from connector.config.settings import StreamConfig
+from connector.engine.rules import RecordRules
 from connector.errors import TopicError
 from connector.errors.changelog import rejected_ratio_exceeded
 from connector.errors.kafka import stream_records_deleted
@@ -32,7 +33,6 @@ from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_
 from connector.spark.ingest.source import Topic, is_time_overflow, pieces, with_arrivals
 from connector.spark.ingest.validate import (
     UNSEEN_SCHEMA,
-    RecordRules,
     schema_ids,
     unknown_fields,
     validated,

@@ -14,7 +14,6 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import fastavro
@@ -22,6 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
+from connector.engine.rules import RecordRules
 from connector.records import avro_plan, codec
 from connector.records.avro_plan import Plan
 from connector.records.model import (
@@ -44,7 +44,6 @@ from connector.records.ordering import Rank
 from connector.records.rejection import Reason
 from connector.spark.ingest.erased import without_erased
 from connector.spark.sql import constant, named, skew_us
-from connector.state.erased_keys import ErasedKeys
 from connector.validation import BEGINNING, Limits, RowImages, UnknownFields
 
 UNSEEN_SCHEMA: Final = "lowmark: a schema id that the registry was not asked about"
@@ -64,25 +63,6 @@ KEEPS_VALUE: Final = "keeps_value"
 """Whether the bytes of a valid record are kept, because its schema has unknown fields (EVO-10)."""
 
 _TAIL: Final = secrets.token_bytes(8)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordRules:
-    """The rules by which a record is validated, apart from the schemas. `tables` are the allowed
-    source tables; None: any. `known_tables` and `known_families` match the patterns of the model
-    and are not checked again. `horizon` is the one that the batch before committed (MRG-11), and
-    `truncated` has the newest truncations that were accepted by then, by source table (EVO-13).
-    `erased` are the erased rows (OPR-2).
-    """
-
-    limits: Limits
-    kafka_partitions: int
-    tables: frozenset[str] | None = None
-    known_tables: frozenset[str] = frozenset()
-    known_families: frozenset[str] = frozenset()
-    horizon: int | None = None
-    truncated: Mapping[str, Rank] = field(default_factory=dict)
-    erased: ErasedKeys = field(default_factory=ErasedKeys)
 
 
 def validated(

@@ -262,6 +262,16 @@ def entry_kind(schema: Any) -> Any:
     return entries["type"]["items"]["fields"][0]["type"]
 
 
+@pytest.mark.parametrize("count", range(1, 11))
+def test_a_number_without_an_end_at_the_end_of_a_record_is_undecodable(count: int) -> None:
+    """REC-13: in a schema whose last field is a number."""
+    schema = json.loads(SCHEMA)
+    schema["fields"].append({"name": "extra", "type": "long"})
+    verdict = decode(frame(BODY + b"\xff" * count, 9), Schemas({9: json.dumps(schema)}))
+    assert isinstance(verdict, Rejection)
+    assert verdict.reason is Reason.UNDECODABLE
+
+
 def test_an_entry_of_a_newer_kind_is_an_unknown_entry() -> None:
     """REC-12, REC-16: the enum's default."""
     schema = newer(lambda result: entry_kind(result)["symbols"].append("TRUNCATE_ROW"))
