@@ -25,8 +25,10 @@ from connector.dead_letters.envelope import DeadLetter
 from connector.kafka import topics
 from connector.kafka.dead_letters.topic import external_dead_letters
 from connector.kafka.local.broker import LocalBroker
-from connector.kafka.topics import TopicFacts
-from connector.lake.batch_counts import count_rows
+from connector.kafka.ranges import RangeReader
+from connector.kafka.topics import TopicFacts, TopicIdentity
+from connector.lake.batch_counts import count_rows, count_table
+from connector.lake.small_files import write_rows
 from connector.spark.ingest.ports import IngestPorts
 from connector.spark.session import start_session
 from connector.spark.stream_ingest import StreamIngest
@@ -122,16 +124,22 @@ class Stage:
             str(warehouse), self.kafka, None, {stream.name: stream}, {table.name: table}
         )
 
-        def described() -> TopicFacts:
+        looks = topics.TopicLooks(self.kafka, topic.topic)
+        ranges = RangeReader(self.kafka, topic.topic)
+
+        def described() -> TopicIdentity:
             on_step("begun")  # a batch asks for its topic before all else
-            return topics.describe(self.kafka, topic.topic)
+            return looks.topic()
 
         world = IngestPorts(
             topic=described,
             publish=publish,
             now=lambda: time.time_ns() // 1000,
-            high_watermarks=lambda: topics.high_watermarks(self.kafka, topic),
+            high_watermarks=looks.high_watermarks,
+            read_few=lambda offsets, asked_at: ranges.read(offsets.by_partition, asked_at),
             count_rows=count_rows,
+            count_table=count_table,
+            write_rows=write_rows,
             earliest=partial(topics.beginning_offsets, self.kafka, topic),
             external_dead_letters=lambda known, published: external_dead_letters(
                 self.kafka, topic.topic, known, published

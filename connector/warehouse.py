@@ -32,6 +32,7 @@ The slots of a changelog are:
 - -1: control records, with the truncations of all source tables.
 - 16: staged rows of write streams, and those that expired.
 - 0 to 15: changes, by the CRC-32 of the name of their source table.
+- 17: all rows of small batches, but for frontiers and released ranges. `in_slot` finds both.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ REJECTED_SLOT: Final = -2
 FRONTIER_SLOT: Final = -3
 RELEASED_SLOT: Final = -4
 STAGED_SLOT: Final = TABLE_SLOTS
+MIXED_SLOT: Final = STAGED_SLOT + 1
 
 
 def streams_folder(warehouse: str) -> str:
@@ -168,6 +170,17 @@ def probe(warehouse: str) -> str:
 
 def table_slot(source: str) -> int:
     return bucket_of(source.encode(), TABLE_SLOTS)
+
+
+def in_slot(*slots: int) -> str:
+    """Whether a row may be one of these slots, as SQL. Rows of small batches have a slot of their
+    own, so a query needs the kind of the row, too.
+    """
+    return f"slot IN ({', '.join(map(str, (*slots, MIXED_SLOT)))})"
+
+
+IS_CHANGE: Final = f"{in_slot(*range(TABLE_SLOTS))} AND kind = 'change'"
+"""Whether a row is a visible change of any source table, as SQL."""
 
 
 def bucket_of(key: bytes, buckets: int) -> int:

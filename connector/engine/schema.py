@@ -102,3 +102,35 @@ RECORD: Final = pa.schema(
 record has no such field. `kind` is `change`, `staged`, `truncate` or `control`. The commit
 timestamp of a staged change is null.
 """
+
+CHANGELOG: Final = pa.schema(
+    {
+        "kind": pa.string(),
+        "ingest_batch": pa.int64(),
+        "kafka_partition": pa.int32(),
+        "offset": pa.int64(),
+        "table": pa.string(),
+        "commit_timestamp": _TIME,
+        "row_key": pa.binary(),
+        "order_position": POSITION,
+        "topic": pa.string(),
+        "topic_id": pa.string(),
+        "record_timestamp": _TIME,
+        "ingest_time": _TIME,
+        "headers": _HEADERS,
+        **{name: RECORD.field(name).type for name in RECORD.names[4:17]},
+        "reason": pa.string(),
+        "rule": pa.string(),
+        "letter_id": pa.string(),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "frontier": pa.string(),
+        "write_stream": RECORD.field("write_stream").type,
+        "release": RECORD.field("release").type,
+        "released_from": pa.int64(),
+        "_hash": pa.int32(),
+    }
+)
+"""The columns of a changelog, but for the slot, which is its partition column (TBL-4, ENG-10)."""
+STATISTICS: Final = ("ingest_batch", "kafka_partition", "offset", "table", "commit_timestamp")
+"""The columns of a changelog whose least and greatest values the log has for each file."""

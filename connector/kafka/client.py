@@ -374,14 +374,16 @@ def coordinates(message: Message) -> tuple[int, int]:
 
 
 def contents(
-    message: Message,
+    message: Message, read_at: int | None = None
 ) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]:
     """Return the unchanged key, value and headers of a record, and its time of arrival in
     microseconds. Empty is not null.
 
-    If the record timestamp is not believed, it is the present time (REC-25). If the name of a
-    header is not UTF-8, the client cannot read any header of the record: there are none then.
+    If the record timestamp is not believed, it is `read_at` (µs, None: now), when the reader asked
+    Kafka (REC-25). If the name of a header is not UTF-8, the client cannot read any header of the
+    record: there are none then.
     """
+    read_at = now_us() if read_at is None else read_at
     headers: Any
     try:
         headers = _headers_of(message) or ()
@@ -389,8 +391,8 @@ def contents(
         headers = ()
     key: Any = message.key()
     value: Any = message.value()
-    arrived = arrival_of(message)
-    return key, value, tuple(headers), now_us() if arrived is None else arrived
+    arrived = arrival_of(message, read_at)
+    return key, value, tuple(headers), read_at if arrived is None else arrived
 
 
 _headers_of = methodcaller("headers")
@@ -402,11 +404,13 @@ list without one.
 """
 
 
-def arrival_of(message: Message) -> int | None:
-    """Return the time of arrival (µs) of a record. None: its record timestamp is not believed."""
+def arrival_of(message: Message, read_at: int) -> int | None:
+    """Return the time of arrival (µs) of a record that was asked for at `read_at` (µs). None: its
+    record timestamp is not believed.
+    """
     kind, milliseconds = message.timestamp()
     by_broker = kind == TIMESTAMP_LOG_APPEND_TIME
-    return arrival(milliseconds, by_broker=by_broker, read_at=now_us())
+    return arrival(milliseconds, by_broker=by_broker, read_at=read_at)
 
 
 def record_of(message: Message, topic: str, topic_id: str) -> KafkaRecord:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
+from connector.clock import now_us
 from connector.kafka import client, topics
 from connector.kafka.client import messages_between, records_between
 from connector.kafka.schema_registry import RegistryClient
@@ -116,7 +117,7 @@ def first_arrivals(
             end = ends[number] if at_most is None else min(ends[number], offset + at_most)
             ranges = {number: (offset, end)}
             for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
-                if (arrived := client.arrival_of(message)) is not None:
+                if (arrived := client.arrival_of(message, now_us())) is not None:
                     arrivals[number] = arrived
                     break
     return arrivals

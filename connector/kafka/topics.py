@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPartition, murmur2
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
@@ -383,6 +383,13 @@ def end_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
     return _offsets(client.admin(kafka), kafka, facts, LATEST)
 
 
+class TopicIdentity(NamedTuple):
+    """The id of a topic, and the number of its Kafka partitions."""
+
+    topic_id: str
+    kafka_partitions: int
+
+
 class TopicLooks:
     """Looks at a topic again and again with one client, because each new one logs in and asks for
     the cluster first. Any thread may use it.
@@ -392,24 +399,30 @@ class TopicLooks:
         self._kafka, self._topic = kafka, topic
         self._admin: AdminClient | None = None
 
-    def topic_id(self) -> str:
-        """Return the id of the topic. Raises `TopicError` if it is missing, and `BrokerError`."""
+    def topic(self) -> TopicIdentity:
+        """Return what the topic is. Raises `TopicError` if it is missing, and `BrokerError`."""
         return self._look()[0]
 
     def committed_ends(self) -> dict[int, int]:
-        """Return the same as `end_offsets`. Raises as `topic_id` does."""
-        return self._look(with_ends=True)[1]
+        """Return the same as `end_offsets`. Raises as `topic` does."""
+        return self._look(IsolationLevel.READ_COMMITTED)[1]
 
-    def _look(self, *, with_ends: bool = False) -> tuple[str, dict[int, int]]:
+    def high_watermarks(self) -> dict[int, int]:
+        """Return the same as `high_watermarks`. Raises as `topic` does."""
+        return self._look(IsolationLevel.READ_UNCOMMITTED)[1]
+
+    def _look(self, ends_for: IsolationLevel | None = None) -> tuple[TopicIdentity, dict[int, int]]:
         kafka, admin = self._kafka, self._admin
         if admin is None:
             admin = client.admin(kafka)
         self._admin = None  # after an error, the next look has another client
         topic_id, partitions = identity_of(ask_identity(admin, self._topic), kafka, self._topic)
-        asked = [(self._topic, partition.id) for partition in partitions if with_ends]
-        ends = offsets_of(admin, kafka, LATEST, asked)
+        identity, ends = TopicIdentity(topic_id, len(partitions)), dict[tuple[str, int], int]()
+        if ends_for is not None:
+            asked = [(self._topic, partition.id) for partition in partitions]
+            ends = offsets_of(admin, kafka, LATEST, asked, ends_for)
         self._admin = admin
-        return topic_id, {number: offset for (_, number), offset in ends.items()}
+        return identity, {number: offset for (_, number), offset in ends.items()}
 
 
 def delete_before(kafka: KafkaConfig, topic: str, offsets: Mapping[int, int]) -> None:

@@ -24,6 +24,7 @@ from connector.state.unapplied import TableChanges
 from connector.warehouse import (
     CONTROL_SLOT,
     FRONTIER_SLOT,
+    MIXED_SLOT,
     REJECTED_SLOT,
     STAGED_SLOT,
 )
@@ -77,15 +78,66 @@ def count_rows(rows: BatchRows) -> RowCounts:
                 for number in range(file.num_row_groups):
                     read = partial(_read, file, number, rows.ingest_batch)
                     count(read, rows, counts)
-                    if rows.sample and count is _count_changes:
+                    if rows.sample and slot not in (CONTROL_SLOT, REJECTED_SLOT, STAGED_SLOT):
                         sample = nsmallest(rows.sample, [*sample, *_sample(read, rows)])
     except (OSError, ValueError, pa.ArrowException) as error:
         raise table_error(rows.changelog, "read", error) from error
+    return _complete(counts, sample, rows)
+
+
+def count_table(table: pa.Table, rows: BatchRows) -> RowCounts:
+    """Count the rows of a batch that are in memory. The counts are those of `count_rows` with the
+    file that is written from them, but for its size.
+    """
+    counts = RowCounts()
+    read = partial(_select, table)
+    _count_mixed(read, rows, counts)
+    return _complete(counts, _sample(read, rows) if rows.sample else [], rows)
+
+
+def _complete(
+    counts: RowCounts, sample: Iterable[tuple[int, SampledChange]], rows: BatchRows
+) -> RowCounts:
     counts.sample = [placed for _, placed in sample]
     for truncate in counts.truncations:  # each copy is a row
         counts.unknown_tables += truncate.table not in rows.known_tables
         counts.late += truncate.commit_timestamp < rows.low_watermark
     return counts
+
+
+def _select(table: pa.Table, columns: Iterable[str]) -> pa.Table:
+    """Columns of rows in memory. Of a column with parts, all are there."""
+    import pyarrow as pa
+
+    from connector.lake.small_files import plain
+
+    names = list(dict.fromkeys(name.partition(".")[0] for name in columns))
+    return pa.table([plain(table[name]) for name in names], names=names)
+
+
+def _filtered(read: Read, mask: pa.Array, columns: Iterable[str]) -> pa.Table:
+    return read(columns).filter(mask)
+
+
+def _count_mixed(read: Read, rows: BatchRows, counts: RowCounts) -> None:
+    """Count the rows of a small batch, which has rows of all kinds."""
+    import pyarrow.compute as pc
+
+    of_kind = read(["kind", "table", "write_stream", "commit_timestamp"])
+    kinds, nothing = of_kind["kind"], pc.is_null
+    is_erased = pc.equal(kinds, "erased")
+    is_bare = pc.and_(is_erased, nothing(of_kind["table"]))
+    was_staged = pc.and_(is_erased, nothing(of_kind["commit_timestamp"]))
+    was_staged = pc.and_not(was_staged, nothing(of_kind["write_stream"]))
+    masks = {
+        _count_control: pc.or_(pc.equal(kinds, "control"), pc.equal(kinds, "truncate")),
+        _count_rejected: pc.or_(pc.equal(kinds, "rejected"), is_bare),
+        _count_staged: pc.or_(pc.equal(kinds, "staged"), was_staged),
+    }
+    left = pc.invert(pc.or_(pc.or_(*list(masks.values())[:2]), masks[_count_staged]))
+    for count, mask in {_count_changes: left, **masks}.items():
+        if pc.any(mask).as_py():
+            count(partial(_filtered, read, mask), rows, counts)
 
 
 def _read(file: ParquetFile, number: int, ingest_batch: int, columns: Iterable[str]) -> pa.Table:
@@ -183,7 +235,10 @@ def _sets_cells(read: Read) -> pa.Array:
 
     entries = read([_KIND_OF_ENTRY])["entries"].combine_chunks()
     kinds = pc.struct_field(pc.list_flatten(entries), "kind")
-    is_set = pc.equal(kinds.indices, pc.index(kinds.dictionary, "SET_CELL"))
+    if pa.types.is_dictionary(kinds.type):
+        is_set = pc.equal(kinds.indices, pc.index(kinds.dictionary, "SET_CELL"))
+    else:
+        is_set = pc.equal(kinds, "SET_CELL")
     sets_cells = np.zeros(len(entries), np.bool_)
     sets_cells[pc.list_parent_indices(entries).filter(is_set)] = True
     return pa.array(sets_cells)
@@ -280,6 +335,7 @@ _COUNT_OF_SLOT: Final = {
     CONTROL_SLOT: _count_control,
     REJECTED_SLOT: _count_rejected,
     STAGED_SLOT: _count_staged,
+    MIXED_SLOT: _count_mixed,
 }
 """All other slots have changes."""
 

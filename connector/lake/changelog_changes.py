@@ -36,6 +36,7 @@ from connector.warehouse import (
     REJECTED_SLOT,
     RELEASED_SLOT,
     STAGED_SLOT,
+    in_slot,
     table_slot,
 )
 
@@ -51,7 +52,7 @@ _COORDINATES: Final = """
 """
 _REJECTED: Final = f"""
     SELECT {_COORDINATES}, order_position, letter_id, reason, rule, "key", value FROM t
-    WHERE slot = {REJECTED_SLOT} AND kind = 'rejected'
+    WHERE {in_slot(REJECTED_SLOT)} AND kind = 'rejected'
         AND ("key" = {{key}} OR strpos(encode(value, 'hex'), '{{digits}}') > 0)
 """  # noqa: S608, names of columns
 _COORDINATE_COLUMNS: Final = 6
@@ -69,7 +70,7 @@ _CELLS: Final = f"""
     SELECT DISTINCT entry['family'], entry['qualifier'] FROM (
         SELECT unnest(entries) AS entry FROM (
             SELECT entries FROM t
-            WHERE slot = {{slot}} AND kind = 'change' AND "table" = {{source}}
+            WHERE {{in_slot}} AND kind = 'change' AND "table" = {{source}}
                 AND ingest_batch > {{after}} AND ingest_batch <= {{to}}
             LIMIT {_MAX_CHANGES}))
     WHERE entry['kind'] = 'SET_CELL' LIMIT 1000
@@ -80,7 +81,7 @@ _WAITING: Final = """
 """
 _CHANGES: Final = """
     SELECT {columns} FROM t
-    WHERE slot = {slot} AND kind = 'change' AND "table" = {source} AND {where}
+    WHERE {in_slot} AND kind = 'change' AND "table" = {source} AND {where}
 """
 _RELEASED: Final = f"""
     WITH ranges AS (
@@ -90,7 +91,7 @@ _RELEASED: Final = f"""
         FROM t WHERE slot = {RELEASED_SLOT} AND kind = 'released'),
     staged AS (
         SELECT *, write_stream['stream'] AS stream, write_stream['offset'] AS row FROM t
-        WHERE slot = {STAGED_SLOT} AND kind = 'staged' AND "table" = {{source}}),
+        WHERE {in_slot(STAGED_SLOT)} AND kind = 'staged' AND "table" = {{source}}),
     released AS (
         SELECT topic, topic_id, ranges.ingest_batch AS ingest_batch, kafka_partition, "offset",
             record_timestamp, "table", row_key, ranges.commit_timestamp AS commit_timestamp,
@@ -113,7 +114,7 @@ def visible_changes(
     Raises `TableError` if the changelog cannot be read.
     """
     parts = {"columns": columns, "source": quoted(source), "where": where}
-    yield from changelog.query(_CHANGES.format(slot=table_slot(source), **parts))
+    yield from changelog.query(_CHANGES.format(in_slot=in_slot(table_slot(source)), **parts))
     if _has_released(changelog):
         yield from changelog.query(_RELEASED.format(**parts))
 
@@ -130,7 +131,7 @@ def _has_released(changelog: PlainTable) -> bool:
 _TRUNCATIONS: Final = f"""
     SELECT stream_partition, "table", arrow_cast(commit_timestamp, 'Int64'), tie_breaker,
         "transaction", change_sequence_number, ingest_batch FROM t
-    WHERE slot = {CONTROL_SLOT} AND kind = 'truncate' AND "table" = {{source}}
+    WHERE {in_slot(CONTROL_SLOT)} AND kind = 'truncate' AND "table" = {{source}}
         AND ingest_batch > {{after}}
 """  # noqa: S608, number of a slot
 
@@ -204,7 +205,7 @@ def recent_cells(
     changes of the newest `CELLS_OF_BATCHES` batches up to `to_batch`. Raises `TableError`.
     """
     query = _CELLS.format(
-        slot=table_slot(source),
+        in_slot=in_slot(table_slot(source)),
         source=quoted(source),
         after=to_batch - CELLS_OF_BATCHES,
         to=to_batch,

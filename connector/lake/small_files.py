@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
@@ -24,7 +25,9 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 from pyroaring import BitMap64
 
+from connector.engine.schema import STATISTICS
 from connector.engine.values import Numbers, arrow_type
+from connector.lake.checks import table_error
 from connector.lake.stores import files_at
 from connector.records.ordering import OrderBy
 from connector.state import apply_level as limits
@@ -262,14 +265,35 @@ def write(folder: str, rows: pa.Table, statistics: Iterable[str], **parts: int) 
     return json.dumps({"add": add})
 
 
+def write_rows(changelog: str, rows: pa.Table, slot: int) -> str:
+    """Write rows with the schema `engine.schema.CHANGELOG` to a file of a changelog. Returns the
+    action that adds it. Raises `TableError`.
+    """
+    try:
+        return write(changelog, rows, STATISTICS, slot=slot)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise table_error(changelog, "written", error) from error
+
+
 def _statistics(rows: pa.Table, names: Iterable[str]) -> dict[str, Any]:
     statistics: dict[str, Any] = {"numRecords": len(rows), "tightBounds": True}
     for name in names:
-        least, most = pc.min_max(rows[name]).as_py().values()
+        column = plain(rows[name])
+        least, most = pc.min_max(column).as_py().values()
+        if pa.types.is_timestamp(rows[name].type) and least is not None:
+            # Delta's statistics have milliseconds.
+            least, most = _time(least // 1000), _time(-(-most // 1000))
         if not any(isinstance(value, str) and len(value) > _MAX_TEXT for value in (least, most)):
-            for kind, value in (("minValues", least), ("maxValues", most), ("nullCount", 0)):
-                statistics.setdefault(kind, {})[name] = value
+            of_name = (("minValues", least), ("maxValues", most), ("nullCount", column.null_count))
+            for kind, value in of_name:
+                if value is not None:
+                    statistics.setdefault(kind, {})[name] = value
     return statistics
+
+
+def _time(milliseconds: int) -> str:
+    seconds, rest = divmod(milliseconds, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03}Z"
 
 
 def keys_with_statistics(definition: TableDefinition) -> list[str]:

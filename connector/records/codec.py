@@ -297,6 +297,20 @@ def plan_of(schema: str) -> Plan | str:
         return f"is not an Avro schema: {error}"
 
 
+def plans_of(schemas: Schemas) -> dict[int, Plan]:
+    """Return how records of the readable schemas of the registry are read, by schema id."""
+    plans = {id_: plan_of(writer) for id_, writer in schemas.by_id.items() if writer is not None}
+    return {id_: plan for id_, plan in plans.items() if not isinstance(plan, str)}
+
+
+def unknown_fields(schemas: Schemas) -> dict[int, tuple[str, ...]]:
+    """Return the fields that readable schemas of the registry have and records here lack, by schema
+    id.
+    """
+    plans = plans_of(schemas).items()
+    return {id_: plan.unknown_fields for id_, plan in plans if plan.unknown_fields}
+
+
 def with_references(schema: str, referenced: Iterable[str]) -> str:
     """Return a schema with the types that it refers to, or unchanged if it cannot be used."""
     try:

@@ -480,7 +480,9 @@ def ports_of(
     from connector.kafka.dead_letters.ledger_topic import published_letters, read_ledger
     from connector.kafka.dead_letters.topic import external_dead_letters
     from connector.kafka.probe_offsets import first_arrivals, open_transactions
-    from connector.lake.batch_counts import count_rows
+    from connector.kafka.ranges import RangeReader
+    from connector.lake.batch_counts import count_rows, count_table
+    from connector.lake.small_files import write_rows
     from connector.spark.ingest.ports import IngestPorts
 
     kafka, name, topic = config.kafka, stream.name, stream.topic
@@ -490,14 +492,18 @@ def ports_of(
         on_event(warning("TOPIC_SETTING", problem, stream=name))
     topics.create_dead_letter_topics(kafka, facts)
     topics.check_dead_letters(facts, topics.describe(kafka, dead_letter_topic(topic)))
-    overrides = _overrides(config)
+    overrides, ranges = _overrides(config), RangeReader(kafka, topic)
+    stack.callback(ranges.close)
     return IngestPorts(
-        topic=describe,
+        topic=looks.topic,
         publish=_publisher(config, topic, stack, counter or _Counter()),
         now=now_us,
-        high_watermarks=lambda: topics.high_watermarks(kafka, describe()),
+        high_watermarks=looks.high_watermarks,
         committed_ends=looks.committed_ends,
         count_rows=count_rows,
+        count_table=count_table,
+        read_few=lambda offsets, asked_at: ranges.read(offsets.by_partition, asked_at),
+        write_rows=write_rows,
         earliest=lambda: topics.beginning_offsets(kafka, describe()),
         schema_by_id=_registry(config, stack),
         closed_partitions=lambda after: overrides.requests(ClosePartition, name, above=after),
@@ -514,8 +520,8 @@ def ports_of(
         erased=lambda: overrides.erased(name),
         open_transactions=lambda: open_transactions(kafka, describe()),
         read=lambda offsets: records_between(
-            *(kafka, topic, looks.topic_id()),
-            {k: (offsets.start.get(k, 0), end) for k, end in offsets.end.items()},
+            *(kafka, topic, looks.topic().topic_id),
+            offsets.by_partition,
         ),
     )
 

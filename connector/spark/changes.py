@@ -15,7 +15,7 @@ from connector.records.model import MAX_TIMESTAMP, check_table
 from connector.records.views import view_of_time
 from connector.spark.jvm import check_live
 from connector.spark.storage.changelog_reader import ChangelogReader, entries_of
-from connector.warehouse import TABLE_SLOTS
+from connector.warehouse import IS_CHANGE
 from connector.watermarks.tracker import check_range
 
 COLUMNS: Final = (
@@ -164,7 +164,7 @@ def _selected(
     entries: bool,
 ) -> DataFrame:
     if table is None:
-        rows = rows.where(f"slot >= 0 AND slot < {TABLE_SLOTS}")
+        rows = rows.where(IS_CHANGE)
     else:
         check_table(table)
         rows = rows.where(changelog.of_source(table))

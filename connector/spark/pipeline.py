@@ -232,6 +232,7 @@ class Pipeline:
             compact=ingest.compact,
             clean=partial(self._clean_changelog, stream),
             clean_log=partial(self._clean_changelog_log, stream),
+            checkpoint=ingest.changelog.log.checkpoint,
         )
         job = Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream)
         retention_s = self._config.streams[stream].retention.file_s

@@ -18,7 +18,7 @@ from connector.spark.jvm import check_live
 from connector.spark.sql import literal_rows
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.hadoop import names_in
-from connector.warehouse import CONTROL_SLOT, TABLE_SLOTS
+from connector.warehouse import CONTROL_SLOT, IS_CHANGE, in_slot
 
 LEAST_HEARTBEAT_MS: Final = 1_000
 GREATEST_HEARTBEAT_MS: Final = 300_000
@@ -249,8 +249,8 @@ def _register(spark: SparkSession, warehouse: str, stream: str) -> None:
     ended = [(token, end.at) for token, end in frontier.ended.items()]
     tokens = literal_rows(spark, [*open_tokens, *ended], "token string, ends_at bigint")
     tokens.createOrReplaceTempView(f"`{name}_tokens`")
-    rows.where(f"slot >= 0 AND slot < {TABLE_SLOTS}").createOrReplaceTempView(f"`{name}_changes`")
-    rows.where(f"slot = {CONTROL_SLOT}").select(
+    rows.where(IS_CHANGE).createOrReplaceTempView(f"`{name}_changes`")
+    rows.where(f"{in_slot(CONTROL_SLOT)} AND kind = 'control'").select(
         "stream_partition", "heartbeat", "child_partitions"
     ).createOrReplaceTempView(f"`{name}_control`")
     # Computed once: each call of the function needs it.

@@ -43,6 +43,10 @@ bound.
 """
 MIN_ASK_EVERY_S: Final = 1.0
 _STOPS_SLOWLY: Final = "failed to stop within"
+LOOK_EVERY_S: Final = 0.25
+"""How often the query looks for records."""
+REST: Final = 3
+"""A batch begins so many lengths of the batch before after its begin, and at most the trigger."""
 HEARTBEATS_EVERY_S: Final = 60.0
 """How long heartbeats wait for their batch, if they make no change visible (TBL-24)."""
 _LOOK_EVERY_S: Final = 0.5
@@ -91,7 +95,11 @@ class StreamIngest:
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             self._checkpoint = f"{Path(folder).as_uri()}/checkpoint"
         self.changelog = Changelog(
-            spark, paths.changelog(config.warehouse, stream.name), stream.name, stream.retention
+            spark,
+            paths.changelog(config.warehouse, stream.name),
+            stream.name,
+            stream.retention,
+            ports.write_rows,
         )
         tables = [table for table in config.tables.values() if table.stream == stream.name]
         self._ingest = Ingest(
@@ -170,7 +178,7 @@ class StreamIngest:
         trigger: dict[str, Any] = (
             {"availableNow": True}
             if once
-            else {"processingTime": f"{self._stream.trigger_s} seconds"}
+            else {"processingTime": f"{self._gap_s(LOOK_EVERY_S)} seconds"}
         )
         self._query = (
             writer.option("checkpointLocation", self._checkpoint)
@@ -373,6 +381,7 @@ class StreamIngest:
         self._report_read()
         self._on_step("batch ended")
         if not self._is_once:
+            self._stopped.wait(max(0.0, self._gap_s(REST * seconds) - seconds))
             self._await_news(progress, before, offsets)
 
     def _await_news(self, progress: Progress, before: Progress, offsets: BatchRange) -> None:
@@ -389,6 +398,13 @@ class StreamIngest:
             while time.monotonic() < until and self._ingest.has_only_heartbeats(offsets.end):
                 if self._stopped.wait(_LOOK_EVERY_S):
                     return
+
+    def _gap_s(self, least_s: float) -> float:
+        """The time between the starts of two batches, if it must be at least this long. In an
+        object store, each batch costs requests: it is always the trigger.
+        """
+        trigger_s = self._stream.trigger_s
+        return min(least_s, trigger_s) if is_local(self._config.warehouse) else trigger_s
 
     def _report_batch(self, progress: Progress, offsets: BatchRange | None, seconds: float) -> None:
         self._on_batch(progress, offsets, seconds, self._ingest.take_contents())

@@ -256,12 +256,9 @@ def ignored_claims(
     for lineage in claims.lineage:
         record = lineage.record
         key = record.stream_partition, lineage.kafka_partition
-        if any(child.parent_partition_tokens for child in record.children):
+        if born := [child.token for child in record.children if child.parent_partition_tokens]:
             at = record.start_timestamp
-            if any(
-                {at} != {starts[child.token], earlier_starts.get(child.token, at)}
-                for child in record.children
-            ):
+            if any({at} != {starts[token], earlier_starts.get(token, at)} for token in born):
                 add(record.stream_partition, Ignored.LATER_START)
         elif record.start_timestamp < newest.get(key, before.past_roots.get(key[0], 0)):
             add(record.stream_partition, Ignored.OLDER_ANNOUNCEMENT)

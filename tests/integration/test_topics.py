@@ -145,14 +145,14 @@ def test_looks_use_one_client_until_one_fails(
     facts, made, build = new_topic(kafka_partitions=1), list[object](), client.new_admin
     looks = topics.TopicLooks(kafka, facts.topic)
     monkeypatch.setattr(client, "new_admin", lambda *args: made.append(args) or build(*args))
-    assert (looks.topic_id(), looks.committed_ends()) == (facts.topic_id, {0: 0})
+    assert (looks.topic().topic_id, looks.committed_ends()) == (facts.topic_id, {0: 0})
     send_raw(kafka, facts.topic, [(b"k", b"v")] * 3)
     admin.create_partitions([NewPartitions(facts.topic, 2)])[facts.topic].result(30)
     until(lambda: looks.committed_ends() == {0: 3, 1: 0})
     assert len(made) == 1
     admin.delete_topics([facts.topic])[facts.topic].result(30)
     with pytest.raises(TopicError):
-        until(lambda: not looks.topic_id())
+        until(lambda: not looks.topic())
     topics.create_topic(kafka, facts.topic, kafka_partitions=1)
     made.clear()
     assert looks.committed_ends() == {0: 0}

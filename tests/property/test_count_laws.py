@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from connector.errors import TableError
 from connector.lake import batch_counts
-from connector.lake.batch_counts import count_rows
+from connector.lake.batch_counts import count_rows, count_table
 from connector.records.codec import frame
 from connector.records.model import (
     MAX_LONG,
@@ -38,6 +38,7 @@ from connector.state.unapplied import TableChanges
 from connector.warehouse import (
     CONTROL_SLOT,
     FRONTIER_SLOT,
+    MIXED_SLOT,
     REJECTED_SLOT,
     RELEASED_SLOT,
     STAGED_SLOT,
@@ -356,6 +357,25 @@ def test_files_are_counted_as_their_rows(rows: list[Row], at_once: int, files: i
     assert replace(found, sample=[]) == replace(expected, sample=[])
     again = counted([*reversed(rows)], at_once=at_once + 1)
     assert again == found
+
+
+@examples(100, quick=6)
+@given(ROWS, st.integers(1, 3))
+def test_a_small_batch_is_counted_as_its_rows(rows: list[Row], at_once: int) -> None:
+    """ENG-4, ENG-10: in a file with rows of all kinds, and in memory."""
+    mixed = [one | {"slot": max(one["slot"], MIXED_SLOT)} for one in rows if is_mixed(one)]
+    expected, found = told(mixed), counted(mixed, at_once=at_once)
+    of_batch = [one for one in mixed if one["ingest_batch"] == BATCH]
+    schema = pa.schema([one for one in SCHEMA if one.name != "slot"])
+    table = pa.Table.from_pylist(of_batch, schema=schema)
+    assert count_table(table, ALL) == found
+    assert set(found.sample) <= set(expected.sample)
+    assert len(found.sample) == min(ALL.sample, len(expected.sample))
+    assert replace(found, sample=[]) == replace(expected, sample=[])
+
+
+def is_mixed(one: Row) -> bool:
+    return bool(one["slot"] > FRONTIER_SLOT)
 
 
 def test_a_count_that_forgets_the_batch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector.config.settings import StreamConfig, VersionRetention
 from connector.dead_letters.envelope import DeadLetter, replay_header
-from connector.lake.batch_counts import count_rows
+from connector.engine.schema import KAFKA
+from connector.lake.batch_counts import count_rows, count_table
 from connector.lake.plain_table import batches, open_table, rows_in
 from connector.lake.small_apply import merge_few
+from connector.lake.small_files import write_rows
 from connector.records import codec
 from connector.records.model import DataChange, Record, Truncate, kafka_key
 from connector.records.ordering import OrderPosition, rank_of
@@ -41,6 +43,7 @@ from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import RowState, greatest, join, lift, truncate, visible
 from connector.tables.row import read_change, row_of
 from connector.tables.values import DataType
+from connector.validation import arrival
 from connector.watermarks.producer_epoch import EPOCH_HEADER
 from connector.write_streams.releases import ReleaseRows
 from tests.changes import change, put
@@ -182,6 +185,23 @@ class Topic:
         ]
         return spark.createDataFrame(rows, ROWS)
 
+    def columns(self, offsets: BatchRange, asked_at: int) -> dict[str, list[Any]]:
+        """The same as columns of `engine.schema.KAFKA`."""
+        columns: dict[str, list[Any]] = {name: [] for name in KAFKA.names}
+        for number, (begin, end) in offsets.by_partition.items():
+            for offset in range(begin, end):
+                if (record := self.records[number][offset]) is not None:
+                    milliseconds = int((ARRIVAL + timedelta(seconds=offset)).timestamp() * 1000)
+                    arrived = arrival(milliseconds, by_broker=True, read_at=asked_at)
+                    headers = self.headers.get((number, offset), HEADERS)
+                    values = (
+                        *(number, offset, asked_at if arrived is None else arrived, *record),
+                        [{"key": name, "value": text} for name, text in headers] or None,
+                    )
+                    for column, value in zip(columns.values(), values, strict=True):
+                        column.append(value)
+        return columns
+
     def offsets(self) -> list[tuple[int, int]]:
         """All that a reader can see."""
         return [
@@ -196,7 +216,8 @@ class Topic:
 class Stream:
     """One stream in a warehouse of its own.
 
-    `without_spark` says for each apply whether `merge_few` may do it; None: `WITHOUT_SPARK`. Each
+    `without_jobs` says for each batch whether it is read without a Spark job, and `without_spark`
+    for each apply whether `merge_few` may do it; None: `WITHOUT_SPARK`. Each
     `process`, `changelog` and `table` is a new one, as after a restart: it remembers nothing.
     Batches and applies that are not given one are those of a process that goes on.
     """
@@ -215,6 +236,7 @@ class Stream:
     topic: Topic = field(default_factory=Topic)
     clock: int = 1_714_475_984_000_000
     without_spark: Iterator[bool] | None = None
+    without_jobs: Iterator[bool] = field(default_factory=lambda: cycle((True, False, True)))
     _going_on: Changelog | None = None
 
     @property
@@ -222,7 +244,7 @@ class Stream:
         return f"{self.folder}/streams/{self.config.name}/changelog"
 
     def changelog(self, retention: VersionRetention | None = None) -> Changelog:
-        return Changelog(self.spark, self.path, self.config.name, retention)
+        return Changelog(self.spark, self.path, self.config.name, retention, write_rows)
 
     def publish(self, letters: Iterable[DeadLetter]) -> int:
         before = len(self.letters)
@@ -246,6 +268,9 @@ class Stream:
             now=self.now,
             high_watermarks=lambda: self.topic.rest().end,
             count_rows=count_rows,
+            count_table=count_table,
+            write_rows=write_rows,
+            read_few=self._columns,
             earliest=dict,
             schema_by_id=self.schema_by_id,
             releases=lambda taken_to: [
@@ -267,6 +292,10 @@ class Stream:
             reject_unknown_tables=self.reject_unknown_tables,
             on_step=on_step,
         )
+
+    def _columns(self, offsets: BatchRange, asked_at: int) -> dict[str, list[Any]] | None:
+        is_small = next(self.without_jobs)
+        return self.topic.columns(offsets, asked_at) if is_small else None
 
     def ingest(self, process: Ingest | None = None, offsets: BatchRange | None = None) -> Progress:
         """Take what is new in the topic as one batch."""

@@ -23,7 +23,7 @@ from connector.kafka.dead_letters.topic import read_letters
 from connector.records import codec
 from connector.records.model import MAX_TIMESTAMP, kafka_key
 from connector.records.rejection import Position, Reason
-from connector.spark.ingest import source
+from connector.spark.ingest import ingest, source
 from connector.spark.sql import literal_rows
 from connector.spark.storage.logged_batch import BatchRange, same
 from connector.validation import EARLIEST_ARRIVAL, MAX_AHEAD_US, KafkaRecord, arrival
@@ -94,6 +94,7 @@ def test_after_a_crash_between_two_pieces_ingest_continues(
 ) -> None:
     """resumable, REC-25: a batch that Spark cannot read becomes several, and each is complete."""
     monkeypatch.setattr(source, "PIECE_RECORDS", 3)
+    monkeypatch.setattr(ingest, "FEW_OFFSETS", 0)
     producer = Producer({"bootstrap.servers": live.kafka.bootstrap_servers})
     for number in range(6):
         change = account(f"r{number}", 1_000_000 + number, name="x")

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import TableError
-from connector.lake.batch_counts import count_rows
+from connector.lake.batch_counts import count_rows, count_table
 from connector.lake.jobs import History
+from connector.lake.small_files import write_rows
 from connector.records.model import DeleteFamily
 from connector.services.tables import rebuild
 from connector.spark.apply.base import copy_base, is_to_start
@@ -165,6 +166,8 @@ def test_the_pipeline_copies_the_base_of_a_new_table(stream: Stream) -> None:
         now=stream.now,
         high_watermarks=dict,
         count_rows=count_rows,
+        count_table=count_table,
+        write_rows=write_rows,
         earliest=dict,
     )
     job_log = JobLog(history.add_job, history.add_cut, history.newest_cut)

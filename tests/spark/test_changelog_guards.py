@@ -5,7 +5,9 @@ noticed, and nothing is lost by it.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -88,15 +90,19 @@ def test_a_batch_that_was_logged_is_completed(spark: SparkSession, two_batches: 
 
 
 @pytest.mark.parametrize(
-    "overtaken_at",
-    ["commit", *(pytest.param(at, marks=pytest.mark.long) for at in ("append", "_begin", "write"))],
+    ("is_small", "overtaken_at"),
+    [
+        *((False, "commit"), (True, "_commit"), (True, "append_few")),
+        *(pytest.param(False, at, marks=pytest.mark.long) for at in ("append", "_begin", "write")),
+    ],
 )
 def test_a_second_ingest_writes_nothing(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch, overtaken_at: str
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, is_small: bool, overtaken_at: str
 ) -> None:
     """TBL-5, MRG-3: two take the same batch. The later one is noticed, wherever it is overtaken,
     and the changelog has no offset twice.
     """
+    stream.without_jobs = repeat(is_small)
     stream.topic.send(account("e", 3, name="x"), account("f", 3, name="x"))
     other, offsets = stream.process(), stream.topic.rest()
     overtaken = Changelog if hasattr(Changelog, overtaken_at) else Transaction
@@ -114,18 +120,21 @@ def test_a_second_ingest_writes_nothing(
     assert stream.changelog().progress().changes == 8
 
 
+@pytest.mark.parametrize("committing", [Changelog._commit, Transaction.commit])
 def test_a_changelog_that_vanishes_during_a_batch_is_no_second_ingest(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, committing: Callable[..., None]
 ) -> None:
     """TBL-5: its folder is removed between the commit of a batch and the look at it."""
-    commit = Transaction.commit
 
-    def commit_and_remove(self: Transaction, *args: object, **how: object) -> None:
-        commit(self, *args, **how)  # type: ignore[arg-type]
+    def commit_and_remove(self: object, *args: object, **how: object) -> None:
+        committing(self, *args, **how)
         shutil.rmtree(stream.path)
 
+    is_small = committing is Changelog._commit
+    stream.without_jobs = repeat(is_small)
     stream.topic.send(account("e", 3, name="x"))
-    monkeypatch.setattr(Transaction, "commit", commit_and_remove)
+    owner = Changelog if is_small else Transaction
+    monkeypatch.setattr(owner, committing.__name__, commit_and_remove)
     with pytest.raises(TableError, match="was removed while batch 3 was written"):
         stream.ingest()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -242,10 +243,14 @@ def test_of_two_erasures_at_once_one_is_refused(stream: Stream) -> None:
     assert files_with(stream.folder) == []
 
 
-def test_a_pipeline_that_starts_during_an_erasure_loses_nothing(stream: Stream) -> None:
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_pipeline_that_starts_during_an_erasure_loses_nothing(
+    stream: Stream, is_small: bool
+) -> None:
     """OPR-2, nothing_lost: neither a batch whose files are written, nor one that is committed while
-    old versions are removed.
+    old versions are removed. Spark may miss the removed versions before it sees the conflict.
     """
+    stream.without_jobs = repeat(is_small)
     begun_at = now_us()
     stream.topic.send(account("e", 46, name="Eve"))
 
@@ -259,7 +264,7 @@ def test_a_pipeline_that_starts_during_an_erasure_loses_nothing(stream: Stream) 
 
     try:
         stream.ingest(stream.process(erasing))
-    except WriterConflictError:
+    except (WriterConflictError, TableError):
         stream.ingest(stream.process())
     assert stream.logged_offsets() == sorted(stream.topic.offsets())
     stream.apply(stream.table())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -135,11 +136,12 @@ def test_resumable_at_every_step_of_a_batch_without_rejected_rows(
 
 
 @pytest.mark.usefixtures("compacts_at_once")
+@pytest.mark.parametrize("is_small", [True, False])
 def test_resumable_when_the_files_of_a_batch_were_compacted(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, is_small: bool
 ) -> None:
-    """TBL-5, TBL-15: its rows are then in files with rows of another batch."""
-    torn = Stream(spark, tmp_path / "torn")
+    """TBL-5, TBL-15, ENG-10: its rows are then in files with rows of another batch."""
+    torn = Stream(spark, tmp_path / "torn", without_jobs=repeat(is_small))
     torn.topic.send(account("a", 1, name="Ada"), Heartbeat("p", 2))
     torn.ingest()
     fill(torn)
@@ -353,9 +355,14 @@ def test_keys_in_the_wrong_kafka_partition_are_found_once_a_minute(
 
 
 @pytest.mark.systems
-def test_counts_and_checks_of_producers_take_no_job(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-5, ING-1, ING-3, ING-4, ING-7, PUB-4: the jobs of a batch are those that write it."""
-    stream = Stream(spark, tmp_path, partition_of=partition_of)
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_counts_and_checks_of_producers_take_no_job(
+    spark: SparkSession, tmp_path: Path, jobs: int
+) -> None:
+    """TBL-5, ING-1, ING-3, ING-4, ING-7, PUB-4, ENG-4: the jobs of a batch are those that write it:
+    one, or none if it is small.
+    """
+    stream = Stream(spark, tmp_path, partition_of=partition_of, without_jobs=repeat(not jobs))
     taken = []
     for at, epoch in ((1, 7), (3, 5)):
         image = RowImage(ModType.DELETE)
@@ -370,4 +377,4 @@ def test_counts_and_checks_of_producers_take_no_job(spark: SparkSession, tmp_pat
     stream.topic.send(account("a", 5, name="Ada"))
     before = job_count(spark)
     stream.ingest()
-    assert job_count(spark) - before == taken[1] <= 1
+    assert job_count(spark) - before == taken[1] == jobs

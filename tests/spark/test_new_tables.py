@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector import warehouse as places
 from connector.config.settings import VersionRetention
+from connector.engine.schema import STATISTICS
 from connector.errors import TableError, WriterConflictError
 from connector.records.model import DeleteFamily
 from connector.records.ordering import OrderBy
 from connector.spark.storage import transaction
 from connector.spark.storage.changelog import Changelog
-from connector.spark.storage.changelog_columns import STATISTICS
 from connector.spark.storage.delta_log import (
     metadata_session,
     session_with,
@@ -155,19 +155,19 @@ def test_a_new_changelog_and_a_new_tombstone_table_are_those_of_the_writer(
     session: SparkSession, tmp_path: Path, seen: list[tuple[Any, ...]]
 ) -> None:
     """TBL-4, TBL-12: protocol, properties with a session's defaults, columns, and commit."""
-    stream = Stream(session, tmp_path / "one")
+    stream = Stream(session, tmp_path / "one", without_jobs=repeat(False))
     stream.topic.send(account("a", 1, name="Ada"), account("b", 2, name="Bob"))
     stream.ingest()
-    _, rows, batch = seen[0]
+    (_, batch), (_, rows) = seen[:2]
     before = executions(session), job_count(session)
-    stored = Changelog(session, f"{tmp_path}/again", "s")._create(rows, batch)
+    stored = Changelog(session, f"{tmp_path}/again", "s")._create(batch)
     assert (executions(session), job_count(session)) == before
     of_changelog = save(
         rows.limit(0),
         tmp_path / "changelog",
         stored,
         {
-            "delta.dataSkippingStatsColumns": STATISTICS,
+            "delta.dataSkippingStatsColumns": ",".join(STATISTICS),
             "delta.appendOnly": "false",
             "delta.checkpointInterval": "50",
             "txnAppId": "lowmark/s/batches",

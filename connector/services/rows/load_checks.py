@@ -81,12 +81,12 @@ def _has_changes(changelog: PlainTable, source: str, after: int) -> bool:
 
 def _staged_streams(changelog: PlainTable, source: str) -> set[str]:
     from connector.lake.small_tables import quoted
-    from connector.warehouse import STAGED_SLOT
+    from connector.warehouse import STAGED_SLOT, in_slot
 
     if "write_stream" not in changelog.types:
         return set()
     query = (
-        f"SELECT DISTINCT write_stream['stream'] FROM t WHERE slot = {STAGED_SLOT}"  # noqa: S608
+        f"SELECT DISTINCT write_stream['stream'] FROM t WHERE {in_slot(STAGED_SLOT)}"  # noqa: S608
         f" AND kind = 'staged' AND \"table\" = {quoted(source)}"
     )
     return {row[0] for row in changelog.query(query)}

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from connector.records.rejection import Reason
 from connector.state.erased_keys import ErasedKeys
-from connector.warehouse import STAGED_SLOT
+from connector.warehouse import STAGED_SLOT, in_slot
 from connector.write_streams.releases import ReleasedRange
 
 _BLOCK_BYTES: Final = 64
@@ -93,7 +93,7 @@ def refused_staged(ranges: Iterable[ReleasedRange], erased: ErasedKeys) -> tuple
     if not of_ranges:
         return None
     is_in_range = " OR ".join(of_ranges)
-    where = f"slot = {STAGED_SLOT} AND kind = 'staged' AND coalesce({is_in_range}, false)"
+    where = f"{in_slot(STAGED_SLOT)} AND kind = 'staged' AND coalesce({is_in_range}, false)"
     return where, f"unhex({hmac})"
 
 

@@ -14,12 +14,16 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from connector.config.settings import StreamConfig
+from connector.engine.batch import IngestJob, changelog_rows, has_replays
+from connector.engine.batch import schema_ids as schema_ids_of
 from connector.engine.rules import RecordRules
+from connector.engine.schema import KAFKA
 from connector.errors import TopicError
 from connector.errors.changelog import rejected_ratio_exceeded
 from connector.errors.kafka import stream_records_deleted
@@ -34,7 +38,6 @@ from connector.spark.ingest.source import Topic, is_time_overflow, pieces, with_
 from connector.spark.ingest.validate import (
     UNSEEN_SCHEMA,
     schema_ids,
-    unknown_fields,
     validated,
 )
 from connector.spark.sql import skew_us
@@ -49,7 +52,7 @@ from connector.state.accepted_losses import (
     text_of,
     times_of,
 )
-from connector.state.batch_counts import BatchRows, counts_of
+from connector.state.batch_counts import BatchRows, RowCounts, counts_of
 from connector.state.incomplete_transactions import TransactionCheck
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import SAMPLE_RECORDS, KeyPlacement
@@ -65,10 +68,13 @@ from connector.watermarks.freshness import EndOffsets
 from connector.write_streams.releases import ReleasedRange, ReleaseProgress, ReleaseRows
 
 COUNT_EVERY_US = 60_000_000
-"""How often an idle stream counts the external dead letters."""
+"""How often the external dead letters are counted, if a batch adds none."""
 
 MOST_HEARTBEATS = 1_000
 """So many heartbeats may wait for their batch."""
+
+FEW_OFFSETS = 20_000
+"""A batch with more offsets is one of Spark."""
 
 RECORDS_PER_TASK = 10_000
 """One task writes a smaller batch. Each task makes its own files, and a small file costs as much as
@@ -253,9 +259,8 @@ class Ingest:
         if is_at_end:
             asked = EndOffsets(asked.at, ends)
             self._changelog.write_freshness(asked)
-        if asked.at - self._counted_at < COUNT_EVERY_US:
+        if not self._is_count_due(asked.at):
             return
-        self._counted_at = asked.at
         hiding = () if is_at_end else still_hiding(self._ports.open_transactions(), ends)
         if is_at_end or hiding:
             counted = self._with_external_dead_letters(progress.refreshed(ends, asked, hiding), 0)
@@ -353,6 +358,13 @@ class Ingest:
         self._changelog.update_progress(replace(progress, transactions=check))
         return True
 
+    def _is_count_due(self, now: int) -> bool:
+        """Whether external dead letters are counted now (µs)."""
+        if now - self._counted_at < COUNT_EVERY_US:
+            return False
+        self._counted_at = now
+        return True
+
     def _with_external_dead_letters(self, progress: Progress, published: int) -> Progress:
         return replace(
             progress,
@@ -372,7 +384,9 @@ class Ingest:
             return before
         files = self._changelog.batch_files(batch.ingest_batch)
         # Another process may have logged the batch, so its schemas may not be known yet.
-        counts, placement = self._counted(files, batch, before, self._unknown_fields)
+        counts, placement = self._counted(
+            partial(self._count_files, files), batch, before, self._unknown_fields
+        )
         published = 0
         if counts.rejected:
             rejected = self._changelog.rejected(batch.ingest_batch - 1, batch.ingest_batch)
@@ -392,15 +406,15 @@ class Ingest:
         return progress
 
     def _settled(
-        self, files: tuple[str, ...], batch: LoggedBatch, before: Progress
+        self, count: Callable[[BatchRows], RowCounts], batch: LoggedBatch, before: Progress
     ) -> Progress | None:
-        """The progress after `before` with the written files of a batch, before their commit. None:
+        """The progress after `before` with the written rows of a batch, before their commit. None:
         some rows were rejected, whose dead letters need the commit, or a release may be complete,
         whose rows are counted in the changelog.
         """
         self._on_step("rows written")
-        asks = self._unknown_fields if unknown_fields(self._schemas) else None
-        counts, placement = self._counted(files, batch, before, asks)
+        asks = self._unknown_fields if codec.unknown_fields(self._schemas) else None
+        counts, placement = self._counted(count, batch, before, asks)
         self._on_step("rows counted")
         if counts.rejected or _may_complete(before, batch, counts):
             return None
@@ -424,9 +438,12 @@ class Ingest:
             self._changelog.refuse(*refused)
             self._on_step("staged rows refused")
 
+    def _count_files(self, files: tuple[str, ...], rows: BatchRows) -> RowCounts:
+        return self._ports.count_rows(replace(rows, files=files))
+
     def _counted(
         self,
-        files: tuple[str, ...],
+        count: Callable[[BatchRows], RowCounts],
         batch: LoggedBatch,
         before: Progress,
         fields_of: Callable[[Collection[int]], Mapping[int, tuple[str, ...]]] | None,
@@ -439,10 +456,10 @@ class Ingest:
         """
         placement, partition_of = before.checks.placement, self._ports.partition_of
         is_due = batch.kafka_partitions > 1 and placement.is_due(batch.asked.at)
-        rows = self._ports.count_rows(
+        rows = count(
             BatchRows(
                 changelog=self._changelog.path,
-                files=files,
+                files=(),
                 ingest_batch=batch.ingest_batch,
                 known_tables=self._known_tables,
                 low_watermark=before.low_watermark or 0,
@@ -460,7 +477,7 @@ class Ingest:
 
     def _unknown_fields(self, ids: Collection[int]) -> Mapping[int, tuple[str, ...]]:
         self._learn(ids)
-        return unknown_fields(self._schemas)
+        return codec.unknown_fields(self._schemas)
 
     def _progress_after(
         self,
@@ -483,6 +500,8 @@ class Ingest:
             releases,
         )
         after = replace(after, losses=(*before.losses, *batch.losses))
+        if not published and not self._is_count_due(batch.asked.at):
+            return after
         return self._with_external_dead_letters(after, published)
 
     def _log(self, rows: DataFrame, offsets: BatchRange, topic: Topic) -> LoggedBatch:
@@ -505,6 +524,8 @@ class Ingest:
         self._schemas = codec.Schemas(
             {id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None}
         )
+        if self._log_few(batch, before):
+            return batch
         with_positions, marks = without_replays(rows), {UNSEEN_SCHEMA, UNSEEN_REPLAY}
         while True:
             try:
@@ -521,6 +542,35 @@ class Ingest:
                 logged = self._changelog.rows() if newest else None
                 with_positions = with_replays(rows, logged, topic.topic_id)
 
+    def _log_few(self, batch: LoggedBatch, before: Progress) -> bool:
+        """Log a small batch without a Spark job (ENG-4). False: Spark must do it, because the batch
+        is large, has a replay, or may have a record of an erased row.
+        """
+        rules, asked_at = self._rules(batch, before), batch.asked.at
+        if batch.offsets.records > FEW_OFFSETS or rules.erased.erased_to:
+            return False
+        columns = self._ports.read_few(batch.offsets, asked_at)
+        if columns is None:
+            return False
+        records = pa.RecordBatch.from_pydict(columns, KAFKA)
+        if has_replays(records):
+            return False
+        self._learn(schema_ids_of(records))
+        rows = changelog_rows(
+            IngestJob(
+                records=records,
+                rules=rules,
+                schemas=self._schemas,
+                topic=self._stream.topic,
+                topic_id=batch.topic_id,
+                ingest_batch=batch.ingest_batch,
+                ingest_time=self._ports.now(),
+            )
+        )
+        count = partial(self._ports.count_table, rows)
+        self._changelog.append_few(batch, rows, partial(self._settled, count, batch, before))
+        return True
+
     def _learn_schemas(self, rows: DataFrame) -> None:
         """Read the schema ids in `rows` from the registry that were not read yet."""
         if self._ports.schema_by_id is not None:
@@ -535,8 +585,8 @@ class Ingest:
                 schemas[id_] = self._ports.schema_by_id(id_)
         self._schemas = codec.Schemas(schemas)
 
-    def _append(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> None:
-        rules = RecordRules(
+    def _rules(self, batch: LoggedBatch, before: Progress) -> RecordRules:
+        return RecordRules(
             limits=self._stream.limits,
             kafka_partitions=batch.kafka_partitions,
             tables=self._only_tables,
@@ -548,6 +598,9 @@ class Ingest:
             truncated=before.truncations.ranks(),
             erased=self._ports.erased(),
         )
+
+    def _append(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> None:
+        rules = self._rules(batch, before)
         arrived, asks = with_arrivals(rows, batch.asked.at), self._ports.schema_by_id is not None
         verdicts = validated(arrived, self._schemas, rules, ask_registry=asks)
         few = verdicts.coalesce(_tasks(batch))
@@ -555,7 +608,7 @@ class Ingest:
             few,
             batch,
             ingest_time=self._ports.now(),
-            settle=partial(self._settled, batch=batch, before=before),
+            settle=lambda files: self._settled(partial(self._count_files, files), batch, before),
         )
 
     def _explain(self, record: KafkaRecord, batch: LoggedBatch, before: Progress) -> object:

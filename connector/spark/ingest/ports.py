@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.spark.ingest.source import Topic
+from connector.spark.storage.changelog import WriteRows
 from connector.spark.storage.logged_batch import BatchRange
 from connector.state.accepted_losses import AcceptLoss
-from connector.state.batch_counts import CountRows
+from connector.state.batch_counts import BatchRows, CountRows, RowCounts
 from connector.state.erased_keys import ErasedKeys
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import OpenTransaction
 from connector.validation import KafkaRecord
 from connector.write_streams.releases import ReleaseRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,10 @@ class IngestPorts:
     - `open_transactions` returns the oldest open transaction of each Kafka partition that has one.
     - `read` returns the committed records of a range, where Spark cannot read it (REC-25), or need
       not (TBL-24).
+    - `read_few` returns the same of a small range, as columns with the names of
+      `engine.schema.KAFKA`, in one thread (ENG-4). The second argument is when Kafka was asked for
+      the range (µs). None: Spark must read it.
+    - `count_table` counts rows in memory as `count_rows` does, and `write_rows` writes them.
     - `committed_ends` returns the end of every Kafka partition for a reader of committed records.
     """
 
@@ -52,6 +61,8 @@ class IngestPorts:
     now: Callable[[], int]
     high_watermarks: Callable[[], Mapping[int, int]]
     count_rows: CountRows
+    write_rows: WriteRows
+    count_table: Callable[[pa.Table, BatchRows], RowCounts]
     earliest: Callable[[], Mapping[int, int]]
     schema_by_id: Callable[[int], str | None] | None = None
     closed_partitions: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
@@ -68,4 +79,7 @@ class IngestPorts:
     open_transactions: Callable[[], Iterable[OpenTransaction]] = tuple
     erased: Callable[[], ErasedKeys] = ErasedKeys
     read: Callable[[BatchRange], Iterator[KafkaRecord]] | None = None
+    read_few: Callable[[BatchRange, int], Mapping[str, Sequence[Any]] | None] = (
+        lambda offsets, asked_at: None
+    )
     committed_ends: Callable[[], Mapping[int, int]] = dict

@@ -23,7 +23,6 @@ from pyspark.sql.avro.functions import from_avro
 
 from connector.engine.rules import RecordRules
 from connector.records import avro_plan, codec
-from connector.records.avro_plan import Plan
 from connector.records.model import (
     BRANCHES,
     CONTROL_KEY,
@@ -91,7 +90,7 @@ def validated(
             "rule"
         ),
         *(F.expr(f"CASE WHEN verdict IS NULL THEN {name} END").alias(name) for name in RECORD),
-        F.expr(f"verdict IS NULL AND {_is_of(unknown_fields(schemas))}").alias(KEEPS_VALUE),
+        F.expr(f"verdict IS NULL AND {_is_of(codec.unknown_fields(schemas))}").alias(KEEPS_VALUE),
     )
 
 
@@ -121,21 +120,6 @@ def _readable(schemas: codec.Schemas) -> Mapping[bytes, str]:
     }
 
 
-def _plans(schemas: codec.Schemas) -> dict[int, Plan]:
-    """How records of the readable schemas of the registry are read, by schema id."""
-    plans = {
-        id_: codec.plan_of(writer) for id_, writer in schemas.by_id.items() if writer is not None
-    }
-    return {id_: plan for id_, plan in plans.items() if not isinstance(plan, str)}
-
-
-def unknown_fields(schemas: codec.Schemas) -> dict[int, tuple[str, ...]]:
-    """The fields that readable schemas of the registry have and records here lack, by schema id."""
-    return {
-        id_: plan.unknown_fields for id_, plan in _plans(schemas).items() if plan.unknown_fields
-    }
-
-
 def _is_of(ids: Iterable[int]) -> str:
     """Whether a record was written with one of these schemas of the registry."""
     named = ", ".join(f"X'{codec.frame(b'', id_).hex()}'" for id_ in ids)
@@ -145,7 +129,7 @@ def _is_of(ids: Iterable[int]) -> str:
 def _in_microseconds(decoded: DataFrame, schemas: codec.Schemas) -> DataFrame:
     """`decoded` with all times in microseconds, as `avro_decoder.scaled_reader` (REC-26)."""
     ids: dict[tuple[str, int], list[int]] = {}
-    for id_, plan in _plans(schemas).items():
+    for id_, plan in codec.plans_of(schemas).items():
         for time in plan.factors.items():
             ids.setdefault(time, []).append(id_)
     for (path, factor), written in ids.items():
@@ -349,7 +333,7 @@ def _verdict(schemas: codec.Schemas, rules: RecordRules) -> str:
 
 
 def _faults_of_bytes(schemas: codec.Schemas, limits: Limits) -> list[_Fault]:
-    inconvertible = [id_ for id_, plan in _plans(schemas).items() if plan.inconvertible]
+    inconvertible = [id_ for id_, plan in codec.plans_of(schemas).items() if plan.inconvertible]
     is_single_object = _begins(codec.SINGLE_OBJECT)
     return [
         (_reason(Reason.TOO_LARGE), _too_large(limits)),
@@ -399,7 +383,7 @@ def _faults_of_settings(schemas: codec.Schemas, rules: RecordRules) -> list[_Fau
     limits, tables, horizon = rules.limits, rules.tables, rules.horizon
     faults = list[_Fault]()
     if limits.unknown_fields is UnknownFields.REJECT:
-        faults.append((_invalid(Rule.UNKNOWN_FIELDS), _is_of(unknown_fields(schemas))))
+        faults.append((_invalid(Rule.UNKNOWN_FIELDS), _is_of(codec.unknown_fields(schemas))))
     if limits.row_images is RowImages.REJECT:
         faults.append((_invalid(Rule.ROW_IMAGE), _ROW_IMAGE_CONTRADICTS))
     if tables is not None:

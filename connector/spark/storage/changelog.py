@@ -9,26 +9,34 @@ commit, after their dead letters. The Spark checkpoint may be lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from connector.config.settings import VersionRetention
+from connector.engine.schema import CHANGELOG, STATISTICS
 from connector.errors import WriterConflictError
 from connector.errors.changelog import checkpoint_foreign
 from connector.errors.kafka import stream_topic_replaced
 from connector.errors.tables import batch_incomplete, changelog_removed, concurrent_write
 from connector.spark.failures import explained
-from connector.spark.sql import constant, literal_rows
-from connector.spark.storage.changelog_columns import ERASED, PAYLOAD, STATISTICS, columns_of_batch
+from connector.spark.storage.changelog_columns import (
+    ERASED,
+    IS_STAGED,
+    OWN_SLOT,
+    PAYLOAD,
+    columns_of_batch,
+)
 from connector.spark.storage.changelog_reader import ChangelogReader
-from connector.spark.storage.delta_log import metadata_session, set_properties
-from connector.spark.storage.files import size_in_bytes
+from connector.spark.storage.delta_log import metadata_session, quoted, set_properties
+from connector.spark.storage.files import delta, scala_list, size_in_bytes
 from connector.spark.storage.hadoop import bytes_on_disk, write_text
 from connector.spark.storage.logged_batch import BatchRange, LoggedBatch, same
 from connector.spark.storage.maintenance import (
@@ -48,9 +56,11 @@ from connector.state.stream_progress import FreshnessFile, Progress
 from connector.stored import to_stored
 from connector.warehouse import (
     FRONTIER_SLOT,
+    MIXED_SLOT,
     REJECTED_SLOT,
     RELEASED_SLOT,
     STAGED_SLOT,
+    in_slot,
 )
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN
@@ -59,23 +69,40 @@ from connector.write_streams.releases import ReleasedRange, StagedStream
 _DECLARES: Final = (
     "kind IN ('change', 'truncate', 'erased') AND transaction.number_of_records_in_transaction > 1"
 )
+_IS_REJECTED: Final = f"slot = {REJECTED_SLOT} OR (slot = {MIXED_SLOT} AND kind = 'rejected')"
 _COMMITTED: Final = "unix_micros(commit_timestamp)"
 _FRONTIER_IN_METADATA: Final = 16_384
 """In bytes. Every commit has the metadata, also those that only refresh the progress or do
 maintenance.
 """
+_FORM: Final = 2
+"""The form of a changelog: 2 has the column `_hash`, and the slot of small batches."""
+_TRIES: Final = 5
 _RENEWALS: Final = 2**32
 """More than the possible number of refreshes between two batches."""
+
+WriteRows = Callable[[str, pa.Table, int], str]
+"""Writes rows with the schema `CHANGELOG` to a file of the changelog at a path, in a slot. Returns
+the action that adds it, as JSON. Raises `TableError`.
+"""
 
 
 class Changelog(ChangelogReader):
     """The changelog of one stream at `path`. One process writes it. Another writer is detected."""
 
     def __init__(
-        self, spark: SparkSession, path: str, stream: str, retention: VersionRetention | None = None
+        self,
+        spark: SparkSession,
+        path: str,
+        stream: str,
+        retention: VersionRetention | None = None,
+        write_rows: WriteRows | None = None,
     ) -> None:
-        """`retention` is that of the configuration. None: the stored one stays."""
+        """`retention` is that of the configuration. None: the stored one stays. Without
+        `write_rows`, no batch can be stored.
+        """
         super().__init__(spark, path, stream)
+        self._write_rows = write_rows
         self._retention_s = (retention or VersionRetention()).file_s
         self._declares_retention = retention is not None
 
@@ -139,28 +166,99 @@ class Changelog(ChangelogReader):
         """
         columns = columns_of_batch(batch.ingest_batch, batch.topic_id, ingest_time)
         selected = rows.selectExpr(*columns)
-        before = self._stored_in() or self._create(selected, batch)
+        before = self._before(batch)
+        stored = self._metadata_of_batch("batch", before, batch)
+        with self._explained():
+            transaction, frontier = self._begin("batches"), list[str]()
+            transaction.write(selected)
+            settled = settle(transaction.written.actions())
+            if settled is not None:
+                metadata, frontier = self._metadata_of(settled)
+                stored |= metadata
+            number = batch.ingest_batch * _RENEWALS
+            transaction.commit(number, stored, actions=self._parsed(frontier))
+        self._check_logged(batch, settled)
+
+    def _parsed(self, actions: Iterable[str]) -> Any:
+        from_json = delta(self.spark).actions.Action.fromJson
+        return scala_list(self.spark, map(from_json, actions))
+
+    def append_few(
+        self,
+        batch: LoggedBatch,
+        rows: pa.Table,
+        settle: Callable[[], Progress | None],
+    ) -> None:
+        """As `append`, with rows of the schema `CHANGELOG` in memory, and without a Spark job
+        (ENG-4).
+        """
+        before = self._before(batch)
+        with self._explained():
+            actions = [self._written(rows, MIXED_SLOT)] if len(rows) else []
+            self._append_written(actions, "batch", before, batch, settle)
+
+    def _append_written(
+        self,
+        actions: Sequence[str],
+        commit: str,
+        before: Mapping[str, Any],
+        batch: LoggedBatch,
+        settle: Callable[[], Progress | None] = lambda: None,
+    ) -> None:
+        stored, settled = self._metadata_of_batch(commit, before, batch), settle()
+        if settled is not None:
+            metadata, frontier = self._metadata_of(settled)
+            stored, actions = stored | metadata, [*actions, *frontier]
+        self._commit(before, "batches", batch.ingest_batch * _RENEWALS, stored, actions)
+        self._check_logged(batch, settled)
+
+    def _written(self, rows: pa.Table, slot: int) -> str:
+        assert self._write_rows is not None
+        return self._write_rows(self.path, rows, slot)
+
+    def _before(self, batch: LoggedBatch) -> Mapping[str, Any]:
+        """The metadata in force before a batch that continues after the newest one."""
+        before = self._stored_in() or self._create(batch)
         with reading(self.path):
             newest = LoggedBatch.from_json(before)
         if newest is not None and not same(newest.offsets.end, batch.offsets.start):
             raise self._does_not_continue(batch.offsets, newest)
-        self._append(selected, "batch", before, batch, settle)
+        return before
+
+    def _commit(
+        self,
+        before: Mapping[str, Any],
+        kind: str,
+        number: int,
+        stored: Mapping[str, Any],
+        actions: Sequence[str] = (),
+    ) -> None:
+        """Commit `actions` with the metadata `stored`, which was made for `before`."""
+        app_id = self._app_id(kind)
+        for _ in range(_TRIES):
+            newest = self.log.newest()
+            assert newest is not None
+            if newest.stored != before:
+                raise concurrent_write(self.path)
+            with suppress(WriterConflictError):  # its commit may keep the metadata in force
+                if not self.log.commit_files(
+                    newest.version, actions, stored, app_id=app_id, number=number, is_blind=True
+                ):
+                    self._begin(kind).commit(number, stored, actions=self._parsed(actions))
+                return
+        raise concurrent_write(self.path)
 
     def append_nothing(self, batch: LoggedBatch) -> None:
         """Commit a batch without records after the newest one. Raises as `append`."""
         before = self._stored_in()
         assert before is not None
-        self._append(None, "closed_partitions", before, batch)
+        with self._explained():
+            self._append_written((), "closed_partitions", before, batch)
 
-    def _append(
-        self,
-        rows: DataFrame | None,
-        commit: str,
-        before: Mapping[str, Any],
-        batch: LoggedBatch,
-        settle: Callable[[tuple[str, ...]], Progress | None] = lambda files: None,
-    ) -> None:
-        stored = {
+    def _metadata_of_batch(
+        self, commit: str, before: Mapping[str, Any], batch: LoggedBatch
+    ) -> dict[str, Any]:
+        return {
             **before,
             "commit": commit,
             **batch.to_json(),
@@ -172,16 +270,9 @@ class Changelog(ChangelogReader):
             },
             "refreshes": 0,
         }
-        with self._explained():
-            transaction = self._begin("batches")
-            settled = None
-            if rows is not None:
-                transaction.write(rows)
-                settled = settle(transaction.written.actions())
-            metadata = (
-                stored if settled is None else {**stored, **self._metadata_of(settled, transaction)}
-            )
-            transaction.commit(batch.ingest_batch * _RENEWALS, metadata)
+
+    def _check_logged(self, batch: LoggedBatch, settled: Progress | None) -> None:
+        """Raise `WriterConflictError` if the newest batch is one of another writer."""
         newest = self.newest()
         if newest is None:
             raise changelog_removed(self.path, batch.ingest_batch)
@@ -207,48 +298,31 @@ class Changelog(ChangelogReader):
         assert stored is not None
         self._check_newest(progress.ingest_batch, stored)
         with self._explained():
-            transaction = self._begin("progress")
-            metadata = self._metadata_of(progress, transaction)
+            metadata, actions = self._metadata_of(progress)
             if released:
-                transaction.write(self._released_rows(progress.ingest_batch, released))
-            transaction.commit(progress.ingest_batch, {**stored, "commit": "progress", **metadata})
+                rows = _released_table(progress.ingest_batch, released)
+                actions.append(self._written(rows, RELEASED_SLOT))
+            metadata = {**stored, "commit": "progress", **metadata}
+            self._commit(stored, "progress", progress.ingest_batch, metadata, actions)
         self._frontier = (progress.ingest_batch, progress.frontier)
 
-    def _metadata_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
-        """The commit metadata of a progress. A large frontier becomes a row of the commit."""
+    def _metadata_of(self, progress: Progress) -> tuple[dict[str, Any], list[str]]:
+        """The commit metadata of a progress, and the actions that go with it: a large frontier
+        becomes a row of the commit.
+        """
         frontier = progress.frontier.to_json()
         text = json.dumps(frontier, separators=(",", ":"))
         if len(text) <= _FRONTIER_IN_METADATA:
-            return {"progress": progress.to_json(), "frontier": frontier}
-        row = self.spark.range(1).select(
-            F.lit("frontier").alias("kind"),
-            F.expr(f"{constant(progress.ingest_batch, 'int(id)')}").alias("ingest_batch"),
-            F.lit(text).alias("frontier"),
-            F.lit(FRONTIER_SLOT).alias("slot"),
-        )
-        transaction.write(row)
-        return {"progress": progress.to_json(), "frontier": None}
-
-    def _released_rows(self, batch: int, released: Sequence[ReleasedRange]) -> DataFrame:
-        schema = (
-            "stream string, first bigint, upto bigint, committed bigint, first_batch bigint,"
-            " stream_partition string"
-        )
-        ranges = "array(named_struct('stream', stream, 'first', first, 'upto', upto))"
-        return literal_rows(self.spark, released, schema).selectExpr(
-            "'released' AS kind",
-            f"{batch}L AS ingest_batch",
-            "timestamp_micros(committed) AS commit_timestamp",
-            f"named_struct('commit_timestamp', committed, 'ranges', {ranges}) AS release",
-            "first_batch AS released_from",
-            "stream_partition",
-            f"{RELEASED_SLOT} AS slot",
-        )
+            return {"progress": progress.to_json(), "frontier": frontier}, []
+        row = {"kind": "frontier", "ingest_batch": progress.ingest_batch, "frontier": text}
+        written = self._written(pa.Table.from_pylist([row], CHANGELOG), FRONTIER_SLOT)
+        return {"progress": progress.to_json(), "frontier": None}, [written]
 
     def _explained(self) -> AbstractContextManager[None]:
         return explained(f"stream {self._stream}")
 
     def _begin(self, kind: str) -> Transaction:
+        self.log.list_files()
         return Transaction(self.spark, self.path, self._app_id(kind))
 
     @property
@@ -283,31 +357,37 @@ class Changelog(ChangelogReader):
             "progress": progress.to_json(),
         }
         with self._explained():
-            self._begin("batches").commit(progress.ingest_batch * _RENEWALS + number, renewed)
+            number += progress.ingest_batch * _RENEWALS
+            self._commit(stored, "batches", number, renewed)
 
     def declare(self) -> None:
-        """Store the retention of the configuration (TBL-23). Call it while there is no ingest."""
+        """Store the retention of the configuration (TBL-23), and give a changelog of an older
+        release the columns that it lacks. Call it while there is no ingest.
+        """
         stored = self._stored_in()
-        if (
-            stored is None
-            or not self._declares_retention
-            or stored.get("file_retention_s") == self._retention_s
-        ):
+        if stored is None:
             return
-        metadata = user_metadata(
-            {**stored, "commit": "declared", "file_retention_s": self._retention_s}
-        )
+        if stored.get("form") != _FORM:
+            stored = {**stored, "commit": "declared", "form": _FORM}
+            with self._explained():
+                session = metadata_session(self.spark, user_metadata(stored))
+                session.sql(f"ALTER TABLE {quoted(self.path)} ADD COLUMNS (_hash int)")
+        if not self._declares_retention or stored.get("file_retention_s") == self._retention_s:
+            return
+        stored = {**stored, "commit": "declared", "file_retention_s": self._retention_s}
         with self._explained():
-            set_properties(self.spark, self.path, retention_properties(self._retention_s), metadata)
+            properties = retention_properties(self._retention_s)
+            set_properties(self.spark, self.path, properties, user_metadata(stored))
 
     def rewrite(self) -> Rewritten | None:
-        """Write the rows of small files into larger ones, for `commit_rewritten`, if it is worth it
-        (TBL-15). Ingest may run meanwhile.
+        """Write the rows of small files into larger ones, in the slot of each, for
+        `commit_rewritten`, if it is worth it (TBL-15). Ingest may run meanwhile.
         """
         if self._stored_in() is None:
             return None
         with self._explained():
-            return rewrite(self.spark, self.path, is_log=True)
+            self.log.list_files()
+            return rewrite(self.spark, self.path, is_log=True, parts={"slot": OWN_SLOT})
 
     def commit_rewritten(self, rewritten: Rewritten) -> None:
         """Replace old files by new ones, in one commit. Call it while there is no ingest."""
@@ -356,7 +436,7 @@ class Changelog(ChangelogReader):
         )
         checked_to = max((row[2] + 1 for row in removed if row[2] is not None), default=0)
         open_streams = {*progress.releases.streams, *self._released_after(int(to))}
-        is_removed = f"slot <> {REJECTED_SLOT} AND NOT ({_of_streams(open_streams)})"
+        is_removed = f"NOT ({_IS_REJECTED}) AND NOT ({_of_streams(open_streams)})"
         changes = self._rows_and_frontiers().where(_after_and_to(newest.trimmed_to, to))
         greatest = changes.where(is_removed).agg(F.expr(f"max({_COMMITTED})")).collect()[0][0]
         after = replace(progress, transactions=progress.transactions.trimmed(checked_to))
@@ -387,7 +467,7 @@ class Changelog(ChangelogReader):
         if newest is None or progress.ingest_batch < newest.ingest_batch or not expired:
             return 0
         unreleased = " OR ".join(_unreleased(name, stream) for name, stream in expired.items())
-        is_expired = f"slot = {STAGED_SLOT} AND kind = 'staged' AND ({unreleased})"
+        is_expired = f"{in_slot(STAGED_SLOT)} AND kind = 'staged' AND ({unreleased})"
         count = self.rows().where(is_expired).count()
         after = replace(progress, releases=progress.releases.without(expired, count))
         if not count:
@@ -472,10 +552,9 @@ class Changelog(ChangelogReader):
         names = ranges.selectExpr("release.ranges[0].stream AS stream").distinct().collect()
         return {str(row["stream"]) for row in names}
 
-    def _create(self, rows: DataFrame, batch: LoggedBatch) -> Mapping[str, Any]:
-        """Create the table, unless there is one meanwhile, with the columns of `rows`. The rows are
-        written later: the next process would refuse files without a log as those of another
-        program.
+    def _create(self, batch: LoggedBatch) -> Mapping[str, Any]:
+        """Create the table, unless there is one meanwhile. The rows are written later: the next
+        process would refuse files without a log as those of another program.
         """
         begun = {
             "commit": "created",
@@ -490,9 +569,10 @@ class Changelog(ChangelogReader):
             "progress": Progress().to_json(),
             "frontier": UNKNOWN.to_json(),
             "file_retention_s": self._retention_s,
+            "form": _FORM,
         }
         properties = {
-            "delta.dataSkippingStatsColumns": STATISTICS,
+            "delta.dataSkippingStatsColumns": ",".join(STATISTICS),
             "delta.appendOnly": "false",
             **CHECKPOINTS,
             **retention_properties(self._retention_s),
@@ -501,7 +581,7 @@ class Changelog(ChangelogReader):
             create_table(
                 self.spark,
                 self.path,
-                rows._jdf.schema().asNullable(),
+                from_arrow_schema(CHANGELOG.append(pa.field("slot", pa.int32()))),
                 properties,
                 begun,
                 partition_by=["slot"],
@@ -526,6 +606,25 @@ class Changelog(ChangelogReader):
         )
 
 
+def _released_table(batch: int, released: Iterable[ReleasedRange]) -> pa.Table:
+    """The rows that make ranges of staged rows visible with a batch (WRS-18)."""
+    rows = [
+        {
+            "kind": "released",
+            "ingest_batch": batch,
+            "commit_timestamp": committed,
+            "release": {
+                "commit_timestamp": committed,
+                "ranges": [{"stream": stream, "first": first, "upto": upto}],
+            },
+            "released_from": first_batch,
+            "stream_partition": stream_partition,
+        }
+        for stream, first, upto, committed, first_batch, stream_partition in released
+    ]
+    return pa.Table.from_pylist(rows, CHANGELOG)
+
+
 def _after_and_to(after: int, to: int) -> str:
     """Whether a row belongs to the ingest batches `(after, to]`."""
     return f"ingest_batch > {after}L AND ingest_batch <= {to}L"
@@ -537,7 +636,8 @@ def _of_streams(streams: Collection[str]) -> str:
         return "false"
     names = ", ".join(f"'{name}'" for name in sorted(streams))
     return (
-        f"slot IN ({STAGED_SLOT}, {RELEASED_SLOT})"
+        f"{in_slot(STAGED_SLOT, RELEASED_SLOT)}"
+        f" AND (kind = 'released' OR {IS_STAGED})"
         f" AND coalesce(write_stream.stream, release.ranges[0].stream) IN ({names})"
     )
 

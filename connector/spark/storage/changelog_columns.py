@@ -6,9 +6,7 @@ from typing import Final
 
 from connector.records.ordering import OrderPosition
 from connector.spark.sql import constant
-from connector.warehouse import CONTROL_SLOT, REJECTED_SLOT, STAGED_SLOT, TABLE_SLOTS
-
-STATISTICS: Final = "ingest_batch,kafka_partition,offset,table,commit_timestamp"
+from connector.warehouse import CONTROL_SLOT, MIXED_SLOT, REJECTED_SLOT, STAGED_SLOT, TABLE_SLOTS
 
 _COLUMNS: Final = (
     """CASE WHEN reason IS NOT NULL THEN 'rejected'
@@ -55,6 +53,8 @@ _COLUMNS: Final = (
     "data_change.write_stream AS write_stream",
     "release",
     "cast(null AS bigint) AS released_from",
+    """int(crc32(data_change.row_key) - shiftright(crc32(data_change.row_key), 31) * 4294967296L)
+        AS _hash""",
     """CASE WHEN reason IS NOT NULL THEN {rejected} WHEN data_change IS NULL THEN {control}
          WHEN data_change.table IS NULL THEN {rejected}
          WHEN data_change.commit_timestamp = 0 THEN {staged}
@@ -102,7 +102,7 @@ part of a writer's options to Parquet.
 """
 
 
-PAYLOAD: Final = ("row_key", "headers", "entries", "change_sequence_number", "row_image")
+PAYLOAD: Final = ("row_key", "_hash", "headers", "entries", "change_sequence_number", "row_image")
 """The columns that are removed from a staged row that expired (WRS-21)."""
 ERASED: Final = (*PAYLOAD, "resume_token", "key", "value")
 """The columns that are removed from an erased row (OPR-2). `row_key` becomes a hash of the key."""
@@ -121,6 +121,16 @@ def columns_of_batch(ingest_batch: int, topic_id: str, ingest_time: int) -> list
     }
     return [column.format(**values) for column in _COLUMNS]
 
+
+IS_STAGED: Final = """(kind IN ('staged', 'expired')
+    OR (kind = 'erased' AND write_stream IS NOT NULL AND commit_timestamp IS NULL))"""
+"""Whether a row is a staged row, or one that expired or was erased."""
+OWN_SLOT: Final = f"""CASE WHEN slot <> {MIXED_SLOT} THEN slot
+    WHEN kind IN ('control', 'truncate') THEN {CONTROL_SLOT}
+    WHEN kind = 'rejected' OR `table` IS NULL THEN {REJECTED_SLOT}
+    WHEN {IS_STAGED} THEN {STAGED_SLOT}
+    ELSE int(pmod(crc32(cast(`table` AS binary)), {TABLE_SLOTS})) END"""
+"""The slot of a row if it is not in one of small batches, as SQL."""
 
 ENTRIES: Final = (
     *("row_key", "entry.kind AS mod_type", "entry.family AS column_family"),

@@ -16,11 +16,12 @@ from pyspark.sql import functions as F
 
 from connector import warehouse as paths
 from connector.errors.changelog import frontier_missing
-from connector.spark.storage.changelog_columns import ENTRIES
+from connector.spark.storage.changelog_columns import ENTRIES, IS_STAGED
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.files import Files, all_files, delta, log_of, scala_list
 from connector.spark.storage.hadoop import read_text
 from connector.spark.storage.logged_batch import LoggedBatch
+from connector.state.commits import Commit
 from connector.state.damage import check_owner, reading
 from connector.state.stream_progress import Progress, with_freshness_file
 from connector.state.truncations import SourceTruncations
@@ -28,10 +29,12 @@ from connector.stored import from_stored
 from connector.warehouse import (
     CONTROL_SLOT,
     FRONTIER_SLOT,
+    MIXED_SLOT,
     REJECTED_SLOT,
     RELEASED_SLOT,
     STAGED_SLOT,
     TABLE_SLOTS,
+    in_slot,
     table_slot,
 )
 from connector.watermarks.frontier import UNKNOWN, Frontier
@@ -140,20 +143,19 @@ class ChangelogReader:
 
     def of_source(self, source: str) -> Column:
         """Whether a row is a change of a source table. Only the files of its slot are read."""
-        in_slot = F.col("slot") == table_slot(source)
-        return in_slot & (F.col("table") == source) & (F.col("kind") == "change")
+        is_change = F.expr(f"{in_slot(table_slot(source))} AND kind = 'change'")
+        return is_change & (F.col("table") == source)
 
     def rejected(self, after: int, to: int) -> DataFrame:
         """The rejected rows of the ingest batches `(after, to]`."""
-        is_rejected = (F.col("slot") == REJECTED_SLOT) & (F.col("kind") == "rejected")
+        is_rejected = F.expr(f"{in_slot(REJECTED_SLOT)} AND kind = 'rejected'")
         return self.rows().where(is_rejected & F.expr(_batches(after, to)))
 
     def staged(self, *, after: int, to: int) -> DataFrame:
         """The staged rows of the ingest batches `(after, to]`, with the erased ones (OPR-2)."""
         return self.rows().where(
-            (F.col("slot") == STAGED_SLOT)
-            & F.expr(f"kind IN ('staged', 'erased') AND ingest_batch > {after}L")
-            & F.expr(f"ingest_batch <= {to}L")
+            F.expr(f"{in_slot(STAGED_SLOT)} AND {IS_STAGED} AND kind <> 'expired'")
+            & F.expr(_batches(after, to))
         )
 
     def changes(
@@ -184,7 +186,7 @@ class ChangelogReader:
         row. Deleted rows of the present version can still be read.
         """
         rows = self._rows_and_frontiers(pinned=True)
-        is_ours = F.expr(f"slot = {CONTROL_SLOT} AND kind = 'truncate'")
+        is_ours = F.expr(f"{in_slot(CONTROL_SLOT)} AND kind = 'truncate'")
         return rows.where(is_ours & (F.col("table") == source) & F.expr(_batches(after, to)))
 
     def recent_changes(self, source: str, *, after: int, to: int) -> Recent | None:
@@ -194,12 +196,14 @@ class ChangelogReader:
         """
         if self._has_released(after):
             return None
-        newest, slot = self.log.newest(), str(table_slot(source))
+        newest, slots = self.log.newest(), {str(table_slot(source)), str(MIXED_SLOT)}
         named, count = list[str](), 0
         for commit in islice(self.log.back_from(newest.version if newest else -1), _RECENT_COMMITS):
             metadata = commit.stored
             if metadata is not None and metadata["ingest_batch"] <= after:
                 break
+            if metadata is not None and newest is not None and _is_fold(commit, newest):
+                continue
             if metadata is None or commit.removed or (commit.added and not commit.is_own):
                 return None
             if not commit.is_own:
@@ -208,7 +212,7 @@ class ChangelogReader:
                 continue
             for action in commit.added:
                 add = json.loads(action)["add"]
-                if add["partitionValues"]["slot"] == slot:
+                if add["partitionValues"]["slot"] in slots:
                     named.append(action)
                     count += int(json.loads(add["stats"])["numRecords"])
         else:
@@ -251,6 +255,7 @@ class ChangelogReader:
             return from_stored(int, releases.get("released_to", 0)) > after
 
     def _rows_and_frontiers(self, *, pinned: bool = False) -> DataFrame:
+        self.log.list_files()
         reader = self.spark.read.format("delta")
         if pinned and (newest := self.log.newest()) is not None:
             reader = reader.option("versionAsOf", newest.version)
@@ -297,7 +302,7 @@ def _released_rows(rows: DataFrame, source: str | None, *, after: int, to: int) 
     # With the numbers, only the files of these batches are read.
     first, last = ranges.agg(F.min("released_from"), F.max("ingest_batch")).collect()[0]
     staged = rows.where(
-        f"slot = {STAGED_SLOT} AND kind = 'staged'"
+        f"{in_slot(STAGED_SLOT)} AND kind = 'staged'"
         f" AND ingest_batch >= {first or 0}L AND ingest_batch <= {last or 0}L"
     )
     if source is not None:
@@ -316,6 +321,16 @@ def entries_of(changes: DataFrame) -> DataFrame:
     """One row for each entry of changes, with the columns of Bigtable's change log (TBL-4)."""
     exploded = changes.selectExpr("*", "posexplode(entries) AS (entry_index, entry)")
     return exploded.selectExpr(*ENTRIES)
+
+
+def _is_fold(commit: Commit, newest: Commit) -> bool:
+    """Whether a commit has only put rows into other files, so recently that the old ones are
+    certainly there.
+    """
+    if commit.stored is None or not commit.is_own or commit.stored["commit"] != "compacted":
+        return False
+    kept_us = int((newest.stored or {}).get("file_retention_s", 0)) * 1_000_000
+    return newest.committed_at - commit.committed_at < kept_us // 2
 
 
 def _batches(after: int, to: int) -> str:

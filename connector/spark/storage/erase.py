@@ -15,22 +15,22 @@ from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.hadoop import names_in
 from connector.spark.storage.table import Table
 from connector.tables.stored_definition import DEFINITION_PROPERTY
-from connector.warehouse import REJECTED_SLOT, STAGED_SLOT, table_slot
+from connector.warehouse import REJECTED_SLOT, STAGED_SLOT, in_slot, table_slot
 
 
 def rows_of(source: str, row_key: bytes, letters: Collection[str]) -> str:
     """Whether a row of a changelog has content of a row of a source table, as SQL. `letters` are
     the ids of its rejected records.
     """
-    slots, key = f"{table_slot(source)}, {STAGED_SLOT}", f"X'{row_key.hex()}'"
+    slots, key = in_slot(table_slot(source), STAGED_SLOT), f"X'{row_key.hex()}'"
     of_row = (
-        f"(slot IN ({slots}) AND kind IN ('change', 'staged') AND `table` = '{source}'"
-        f" AND row_key = {key})"
+        f"({slots} AND kind IN ('change', 'staged') AND `table` = '{source}' AND row_key = {key})"
     )
     if not letters:
         return of_row
     ids = ", ".join(f"'{letter}'" for letter in sorted(letters))
-    return f"({of_row} OR (slot = {REJECTED_SLOT} AND kind = 'rejected' AND letter_id IN ({ids})))"
+    is_rejected = f"{in_slot(REJECTED_SLOT)} AND kind = 'rejected'"
+    return f"({of_row} OR ({is_rejected} AND letter_id IN ({ids})))"
 
 
 def tables_of(spark: SparkSession, warehouse: str, stream: str, source: str) -> dict[str, Table]:

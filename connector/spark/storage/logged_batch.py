@@ -34,7 +34,12 @@ class BatchRange:
     @property
     def records(self) -> int:
         """The number of offsets. There are at most as many records."""
-        return sum(end - self.start.get(k, 0) for k, end in self.end.items())
+        return sum(end - begin for begin, end in self.by_partition.values())
+
+    @property
+    def by_partition(self) -> dict[int, tuple[int, int]]:
+        """The first offset and the next offset of each Kafka partition."""
+        return {k: (self.start.get(k, 0), end) for k, end in self.end.items()}
 
 
 def same(left: Offsets, right: Offsets) -> bool:

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from connector.errors import ConnectorError, WriterConflictError
 from connector.errors.tables import concurrent_write, files_changed
@@ -264,10 +265,14 @@ class _Group:
         )
 
 
+NO_PARTS: Final[Mapping[str, str]] = {}
+
+
 class Rewritten:
     """New files that will replace old files of a table. Readers do not see them before `commit`.
 
-    `changed` makes the rows of the new files from the old ones. None: they are the same rows.
+    `changed` makes the rows of the new files from the old ones. None: they are the same rows. They
+    may go to other partitions, which `parts` names.
     """
 
     def __init__(
@@ -276,6 +281,7 @@ class Rewritten:
         path: str,
         groups: Iterable[Iterable[Any]],
         changed: Callable[[DataFrame], DataFrame] | None = None,
+        parts: Mapping[str, str] = NO_PARTS,
     ) -> None:
         spark = self._spark = files.spark
         self._files, self._path, self._version = files, path, int(files.snapshot.version())
@@ -287,6 +293,7 @@ class Rewritten:
             old = {str(file.path()): file for file in group}
             rows = files.only(old.values()).rows()
             rows = rows if changed is None else changed(rows)
+            rows = rows.withColumns({name: F.expr(value) for name, value in parts.items()})
             new = writing.writeFiles(
                 rows.coalesce(1)._jdf, none(spark), True, scala_list(spark, ())
             )
@@ -388,15 +395,20 @@ class Rewritten:
                 yield added.get(path) or file.json()
 
 
-def rewrite(spark: SparkSession, path: str, *, is_log: bool = False) -> Rewritten | None:
+def rewrite(
+    spark: SparkSession, path: str, *, is_log: bool = False, parts: Mapping[str, str] = NO_PARTS
+) -> Rewritten | None:
     """Write the rows of small files into larger ones, by partition, if it is worth it. It needs no
-    commit and no lock. `is_log`: it is a changelog.
+    commit and no lock. `is_log`: it is a changelog. `parts` are new values of partition columns, as
+    SQL.
     """
     files = all_files(spark, path)
     adds = list(files)
     groups = to_compact([*map(DataFile.from_action, files.actions())], is_log=is_log)
     return (
-        Rewritten(files, path, [[adds[number] for number in group] for group in groups])
+        Rewritten(
+            files, path, [[adds[number] for number in group] for group in groups], parts=parts
+        )
         if groups
         else None
     )

@@ -37,7 +37,16 @@ class Kafka:
 
     def ingest(self) -> Ingest:
         ports: dict[str, Any] = dict.fromkeys(
-            ("topic", "publish", "now", "high_watermarks", "count_rows", "earliest")
+            (
+                "topic",
+                "publish",
+                "now",
+                "high_watermarks",
+                "count_rows",
+                "count_table",
+                "write_rows",
+                "earliest",
+            )
         )
         return Ingest(
             StreamConfig(name="s", topic="t"),

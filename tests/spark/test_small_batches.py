@@ -1,0 +1,76 @@
+"""A batch that is read without a Spark job is the same as one of Spark (ENG-4, ENG-10)."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.records.codec import CONFLUENT, SINGLE_OBJECT, framed
+from connector.records.model import Heartbeat, kafka_key
+from connector.warehouse import MIXED_SLOT
+from tests.changes import NEWER_SCHEMA, in_newer_schema
+from tests.property.strategies import RECORDS
+from tests.record_cases import drawn
+from tests.spark.streams import Stream, account
+
+SEED = 20_261_129
+
+
+@pytest.mark.usefixtures("compacts_at_once")
+def test_a_small_batch_has_the_rows_and_the_progress_of_a_large_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """TBL-4, TBL-5: records of every kind, damaged ones, and a schema with unknown fields."""
+    few, many = (
+        Stream(
+            spark,
+            tmp_path / name,
+            schema_by_id={9: NEWER_SCHEMA}.get,
+            without_jobs=repeat(is_small),
+        )
+        for name, is_small in (("few", True), ("many", False))
+    )
+    for stream in (few, many):
+        stream.now = lambda: few.clock  # type: ignore[method-assign]
+    records = drawn(RECORDS, 200, SEED)
+    for stream in (few, many):
+        stream.topic.raw(*((kafka_key(record), framed(record, 2)) for record in records))
+        for length, record in enumerate(records[:40]):
+            value = framed(record, 2)
+            stream.topic.raw((kafka_key(record), value[: 2 * length]), at=1)
+            stream.topic.raw((kafka_key(record), value + b"\0"), at=1)
+        stream.topic.raw((None, None), (b"", b""), (b"a", CONFLUENT), (b"a", SINGLE_OBJECT), at=1)
+        change = account("a", 5, name="Ada")
+        stream.topic.raw((change.row_key, in_newer_schema(change, 2, 9)))
+        stream.topic.raw((change.row_key, framed(change, 2, 8)), None)
+    progress = [stream.ingest() for stream in (few, many)]
+    assert progress[0] == progress[1]
+    assert few.letters == many.letters
+    assert len(few.letters) > 40
+
+    few.topic.send(Heartbeat("p", 9))
+    few.ingest()
+    before, in_large_one = rows_of(few), rows_of(many)
+    for row, same in zip(before, in_large_one, strict=False):
+        assert without_slot(row) == without_slot(same)
+    assert {row["slot"] for row in before} == {MIXED_SLOT}
+    rewritten = few.changelog().rewrite()
+    assert rewritten is not None
+    few.changelog().commit_rewritten(rewritten)
+    after = rows_of(few)
+    assert after[: len(in_large_one)] == in_large_one
+    assert [without_slot(row) for row in after] == [without_slot(row) for row in before]
+
+
+def rows_of(stream: Stream) -> list[dict[str, Any]]:
+    """The rows of its changelog, by batch."""
+    rows = stream.changelog().rows().sort("ingest_batch", "kafka_partition", "offset")
+    return [row.asDict(recursive=True) for row in rows.collect()]
+
+
+def without_slot(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "slot"}
