@@ -103,7 +103,8 @@ def _one_by_one(column: Column, values: pa.Array, type_: pa.DataType) -> tuple[p
     read = [read_value(*form, value.as_py()) for value in encoded.dictionary]
     fits = [not isinstance(value, Unreadable) for value in read]
     read = [value if fit else None for value, fit in zip(read, fits, strict=True)]
-    if column.type is DataType.NUMERIC:  # without zeros at the end, of which there can be many
+    # A NUMERIC, also in a type with parts, may have any number of zeros at the end.
+    if column.type is DataType.NUMERIC or not isinstance(column.type, DataType):
         read = [
             None if value is None else read_value(*form, write_value(*form, value))
             for value in read

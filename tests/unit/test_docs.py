@@ -231,7 +231,7 @@ def test_the_keys_of_commits_are_those_of_the_code() -> None:
 
     written = (
         "_create",
-        "_append",
+        "_metadata_of_batch",
         "_metadata_of",
         "append_progress",
         "update_progress",

@@ -314,8 +314,7 @@ class Changelog(ChangelogReader):
         text = json.dumps(frontier, separators=(",", ":"))
         if len(text) <= _FRONTIER_IN_METADATA:
             return {"progress": progress.to_json(), "frontier": frontier}, []
-        row = {"kind": "frontier", "ingest_batch": progress.ingest_batch, "frontier": text}
-        written = self._written(pa.Table.from_pylist([row], CHANGELOG), FRONTIER_SLOT)
+        written = self._written(_frontier_table(progress.ingest_batch, text), FRONTIER_SLOT)
         return {"progress": progress.to_json(), "frontier": None}, [written]
 
     def _explained(self) -> AbstractContextManager[None]:
@@ -604,6 +603,11 @@ class Changelog(ChangelogReader):
             f" ends at {dict(newest.offsets.end)}",
             "An old checkpoint was restored, or another process ingests the same stream",
         )
+
+
+def _frontier_table(batch: int, text: str) -> pa.Table:
+    row = {"kind": "frontier", "ingest_batch": batch, "frontier": text}
+    return pa.Table.from_pylist([row], CHANGELOG)
 
 
 def _released_table(batch: int, released: Iterable[ReleasedRange]) -> pa.Table:
