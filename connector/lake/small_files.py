@@ -29,6 +29,7 @@ from connector.engine.schema import STATISTICS
 from connector.engine.values import Numbers, arrow_type
 from connector.lake.checks import table_error
 from connector.lake.stores import files_at
+from connector.records.model import MAX_TIMESTAMP
 from connector.records.ordering import OrderBy
 from connector.state import apply_level as limits
 from connector.tables.column_names import STATE, UNMAPPED
@@ -291,7 +292,10 @@ def _statistics(rows: pa.Table, names: Iterable[str]) -> dict[str, Any]:
     return statistics
 
 
-def _time(milliseconds: int) -> str:
+def _time(milliseconds: int) -> str | None:
+    """A time as text. None: it is after the year 9999."""
+    if milliseconds * 1000 > MAX_TIMESTAMP:
+        return None
     seconds, rest = divmod(milliseconds, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03}Z"
 

@@ -185,6 +185,12 @@ class RemembersIdsAlone(ByTransaction):
     def _is_finished(self, commit: Commit) -> bool:
         return any(known.transaction == commit.transaction for known in self._finished.recent)
 
+    def _add_end(self, record: ForeignRecord, event: Event) -> None:
+        if isinstance(event, End) and self._is_finished(event.commit):
+            self._end_next = record.offset + 1
+        else:
+            super()._add_end(record, event)
+
 
 class DropsSmallerPositions(ByTransaction):
     """2: what is not behind the greatest position is a repetition."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import replace
 from itertools import cycle, repeat
 from pathlib import Path
@@ -537,6 +538,32 @@ def test_recent_changes_are_read_from_the_files_of_their_commits(
     stream.changelog(VersionRetention(file_s=0)).declare()
     assert stream.changelog().recent_changes("t", after=2, to=4) is None
     assert stream.changelog().recent_changes("t", after=3, to=4) is not None
+
+
+@pytest.mark.usefixtures("compacts_at_once")
+@pytest.mark.parametrize("is_longer_later", [False, True])
+def test_files_that_are_gone_are_not_read_as_recent_changes(
+    spark: SparkSession, tmp_path: Path, *, is_longer_later: bool
+) -> None:
+    """ENG-10: resumable: a stream was idle for its retention, which may be longer since, when the
+    apply goes on.
+    """
+    stream = Stream(spark, tmp_path, without_jobs=repeat(True))
+    for at in range(1, 5):
+        stream.topic.send(account("a", at))
+        stream.ingest()
+    changelog = stream.changelog(VersionRetention(file_s=1))
+    changelog.declare()
+    rewritten = changelog.rewrite()
+    assert rewritten is not None
+    changelog.commit_rewritten(rewritten)
+    time.sleep(1.5)
+    assert changelog.clean().files
+    if is_longer_later:
+        stream.changelog(VersionRetention()).declare()
+    table = stream.table()
+    stream.apply(table)
+    assert shown(table) == stream.truth()
 
 
 @pytest.mark.parametrize("without_spark", [False, True])

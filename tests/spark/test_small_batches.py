@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from connector.lake.plain_table import open_table
 from connector.records.codec import CONFLUENT, SINGLE_OBJECT, framed
-from connector.records.model import Heartbeat, kafka_key
+from connector.records.model import MAX_TIMESTAMP, Heartbeat, kafka_key
+from connector.validation import Limits
 from connector.warehouse import MIXED_SLOT
 from tests.changes import NEWER_SCHEMA, in_newer_schema
 from tests.property.strategies import RECORDS
 from tests.record_cases import drawn
-from tests.spark.streams import Stream, account
+from tests.spark.streams import STREAM, Stream, account
 
 SEED = 20_261_129
 
@@ -74,3 +77,19 @@ def rows_of(stream: Stream) -> list[dict[str, Any]]:
 
 def without_slot(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "slot"}
+
+
+def test_a_small_batch_may_have_the_last_time_there_is(spark: SparkSession, tmp_path: Path) -> None:
+    """REC-25, ENG-10: poison_is_contained. The statistics of its file hide no row from a reader."""
+    limits = Limits(max_clock_skew_s=2**40)
+    stream = Stream(spark, tmp_path, replace(STREAM, limits=limits), without_jobs=repeat(True))
+    times = [MAX_TIMESTAMP - 999, MAX_TIMESTAMP - 998, MAX_TIMESTAMP]
+    for time in times:
+        stream.topic.send(account("a", time))
+        assert stream.ingest().changes
+    for time in times:
+        where = f"commit_timestamp = timestamp_micros({time}L)"
+        assert stream.changelog().rows().where(where).count() == 1
+        where = f"commit_timestamp = arrow_cast({time}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+        query = f"SELECT count(*) FROM t WHERE {where}"
+        assert [*open_table(stream.path).query(query)] == [(1,)]

@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector import warehouse as paths
+from connector.clock import now_us
 from connector.errors.changelog import frontier_missing
 from connector.spark.storage.changelog_columns import ENTRIES, IS_STAGED
 from connector.spark.storage.delta_log import DeltaLog
@@ -197,12 +198,13 @@ class ChangelogReader:
         if self._has_released(after):
             return None
         newest, slots = self.log.newest(), {str(table_slot(source)), str(MIXED_SLOT)}
-        named, count = list[str](), 0
+        named, count, kept_s = list[str](), 0, _NO_BATCH
         for commit in islice(self.log.back_from(newest.version if newest else -1), _RECENT_COMMITS):
             metadata = commit.stored
             if metadata is not None and metadata["ingest_batch"] <= after:
                 break
-            if metadata is not None and newest is not None and _is_fold(commit, newest):
+            kept_s = min(kept_s, int((metadata or {}).get("file_retention_s", 0)))
+            if _is_fold(commit, kept_s):
                 continue
             if metadata is None or commit.removed or (commit.added and not commit.is_own):
                 return None
@@ -323,14 +325,13 @@ def entries_of(changes: DataFrame) -> DataFrame:
     return exploded.selectExpr(*ENTRIES)
 
 
-def _is_fold(commit: Commit, newest: Commit) -> bool:
+def _is_fold(commit: Commit, kept_s: int) -> bool:
     """Whether a commit has only put rows into other files, so recently that the old ones are
-    certainly there.
+    certainly there. `kept_s` is the shortest retention since.
     """
     if commit.stored is None or not commit.is_own or commit.stored["commit"] != "compacted":
         return False
-    kept_us = int((newest.stored or {}).get("file_retention_s", 0)) * 1_000_000
-    return newest.committed_at - commit.committed_at < kept_us // 2
+    return now_us() - commit.committed_at < kept_s * 500_000
 
 
 def _batches(after: int, to: int) -> str:
