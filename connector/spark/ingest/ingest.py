@@ -8,6 +8,7 @@ runs again, finds its commit, publishes the same dead letters, and computes the 
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -567,8 +568,16 @@ class Ingest:
                 ingest_time=self._ports.now(),
             )
         )
-        count = partial(self._ports.count_table, rows)
-        self._changelog.append_few(batch, rows, partial(self._settled, count, batch, before))
+
+        def settle(actions: Sequence[str]) -> Progress | None:
+            written = sum(int(json.loads(action)["add"]["size"]) for action in actions)
+
+            def count(of_batch: BatchRows) -> RowCounts:
+                return replace(self._ports.count_table(rows, of_batch), written=written)
+
+            return self._settled(count, batch, before)
+
+        self._changelog.append_few(batch, rows, settle)
         return True
 
     def _learn_schemas(self, rows: DataFrame) -> None:

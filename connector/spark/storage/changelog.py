@@ -187,7 +187,7 @@ class Changelog(ChangelogReader):
         self,
         batch: LoggedBatch,
         rows: pa.Table,
-        settle: Callable[[], Progress | None],
+        settle: Callable[[Sequence[str]], Progress | None],
     ) -> None:
         """As `append`, with rows of the schema `CHANGELOG` in memory, and without a Spark job
         (ENG-4).
@@ -195,7 +195,7 @@ class Changelog(ChangelogReader):
         before = self._before(batch)
         with self._explained():
             actions = [self._written(rows, MIXED_SLOT)] if len(rows) else []
-            self._append_written(actions, "batch", before, batch, settle)
+            self._append_written(actions, "batch", before, batch, lambda: settle(actions))
 
     def _append_written(
         self,
