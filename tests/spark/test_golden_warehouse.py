@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,25 @@ def test_apply_and_ingest_go_on(stream: Stream) -> None:
     assert "c" not in rows
     assert rows.pop("z")["name"] == "z"
     assert as_json(rows) == KEPT["merged"]
+
+
+def test_staged_rows_expire_in_the_old_form(stream: Stream) -> None:
+    """WRS-21: a run that has nothing to read removes old rows, and does not start ingest, which
+    gives the changelog its new column.
+    """
+    row = replace(
+        account("staged", 1, name="x"), commit_timestamp=0, write_stream=WriteStreamOffset("w/p", 0)
+    )
+    stream.topic.send(row)
+    stream.without_jobs = repeat(True)  # its file fits the old form, too
+    stream.ingest()
+    changelog = stream.changelog()
+    assert "_hash" not in changelog.rows().columns
+    assert changelog.expire(before=2**60) == 1
+    (expired,) = changelog.rows().where("kind = 'expired'").collect()
+    assert (expired["row_key"], expired["entries"]) == (None, None)
+    changelog.declare()
+    assert changelog.rows().where("kind = 'expired' AND _hash IS NOT NULL").count() == 0
 
 
 @pytest.mark.long

@@ -467,7 +467,8 @@ class Changelog(ChangelogReader):
             return 0
         unreleased = " OR ".join(_unreleased(name, stream) for name, stream in expired.items())
         is_expired = f"{in_slot(STAGED_SLOT)} AND kind = 'staged' AND ({unreleased})"
-        count = self.rows().where(is_expired).count()
+        rows = self.rows()
+        count = rows.where(is_expired).count()
         after = replace(progress, releases=progress.releases.without(expired, count))
         if not count:
             self.update_progress(after)
@@ -475,7 +476,9 @@ class Changelog(ChangelogReader):
         stored = {**(self._stored_in() or {}), "commit": "expired", "progress": after.to_json()}
         with self._explained():
             session = metadata_session(self.spark, user_metadata(stored))
-            payload = dict.fromkeys(PAYLOAD, F.lit(None))
+            # A run that reads nothing does not `declare`, so a column may be missing.
+            present = [name for name in rows.columns if name in PAYLOAD]
+            payload = dict.fromkeys(present, F.lit(None))
             DeltaTable.forPath(session, self.path).update(
                 is_expired, {**payload, "kind": F.lit("expired")}
             )
