@@ -59,6 +59,8 @@ class Log:
         self._state, self._last, self._checkpoint = State(), b"", -1
         # The id of the newest commit. Empty: another process made it.
         self._transaction = ""
+        # The id of the last commit whose checksum lists the files.
+        self._listed = ""
 
     def state(self) -> State:
         """The state of the newest version. Do not keep it: the next call may change it."""
@@ -135,9 +137,11 @@ class Log:
             if not self._transaction:
                 return
             state = self.state()
-            if self._transaction and len(state.added) <= _LISTED:
-                content = checksum_of(state, self._transaction, lists_files=True)
-                self._folder.write(checksum_file(state.version), content)
+            if self._transaction in ("", self._listed) or len(state.added) > _LISTED:
+                return
+            content = checksum_of(state, self._transaction, lists_files=True)
+            self._folder.write(checksum_file(state.version), content)
+            self._listed = self._transaction
 
     def checkpoint(self, every: int = CHECKPOINT_EVERY) -> bool:
         """Write a checkpoint, if the newest one is `every` commits old. Returns whether it was

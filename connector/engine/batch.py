@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.dead_letters.envelope import REPLAY_HEADER
+from connector.dead_letters.envelope import REPLAY_HEADER, letter_id
 from connector.engine.decode import decode
 from connector.engine.record_rows import rows_of
 from connector.engine.rules import RecordRules
@@ -22,7 +22,7 @@ from connector.engine.schema import CHANGELOG, POSITION, RECORD
 from connector.records import codec
 from connector.records.codec import ChangeRecord
 from connector.records.rejection import Position, Rejection
-from connector.validation import KafkaRecord, validate_record
+from connector.validation import KafkaRecord
 
 _ORDER: Final = [(name, "ascending") for name in ("table", "_hash", "kafka_partition", "offset")]
 
@@ -49,7 +49,7 @@ def has_replays(records: pa.RecordBatch) -> bool:
     return bool(pc.any(pc.equal(names, REPLAY_HEADER)).as_py())
 
 
-def schema_ids(records: pa.RecordBatch) -> set[int]:
+def registry_ids(records: pa.RecordBatch) -> set[int]:
     """The ids of the schemas of the registry that records name."""
     prefixes = pc.binary_slice(records["value"], 0, codec.CONFLUENT_BYTES).unique()
     return {id_ for id_ in map(codec.confluent_id, prefixes.to_pylist()) if id_ is not None}
@@ -66,10 +66,13 @@ def changelog_rows(job: IngestJob) -> pa.Table:
         job.schemas,
     )
     accepted, rejected = list[tuple[int, ChangeRecord]](), list[tuple[int, Rejection]]()
+    letter_ids = list[str]()
     for index in np.flatnonzero(~decoded.is_decided).tolist():
-        judged = _judged(job, index)
+        record = _record(job, index)
+        judged = job.rules.judge(record, job.schemas)
         if isinstance(judged, Rejection):
             rejected.append((index, judged))
+            letter_ids.append(letter_id(record.position))
         else:
             accepted.append((index, judged))
     contents = [decoded.records, rows_of([record for _, record in accepted])]
@@ -91,7 +94,7 @@ def changelog_rows(job: IngestJob) -> pa.Table:
     reasons = [rejection for _, rejection in rejected]
     columns["reason"] = [*nothing, *(str(judged.reason) for judged in reasons)]
     columns["rule"] = [*nothing, *(judged.rule or None for judged in reasons)]
-    columns["letter_id"] = [*nothing, *(_letter_id(job, index) for index, _ in rejected)]
+    columns["letter_id"] = [*nothing, *letter_ids]
     is_rejected = pa.array(np.arange(number) >= len(nothing))
     columns["key"] = _only(is_rejected, columns["key"])
     keeps_value = pc.or_(is_rejected, _has_unknown_fields(job.schemas, columns["value"]))
@@ -101,25 +104,11 @@ def changelog_rows(job: IngestJob) -> pa.Table:
     return rows.take(pc.sort_indices(rows, _ORDER))
 
 
-def _judged(job: IngestJob, index: int) -> ChangeRecord | Rejection:
-    """Judge a record by the definition."""
-    row, rules = job.records.slice(index, 1).to_pylist()[0], job.rules
+def _record(job: IngestJob, index: int) -> KafkaRecord:
+    """A record as the definition takes it, which does not look at headers."""
+    row = job.records.slice(index, 1).to_pylist()[0]
     position = Position(job.topic, job.topic_id, row["kafka_partition"], row["offset"])
-    return validate_record(
-        KafkaRecord(position, row["record_timestamp"], row["key"], row["value"]),
-        schemas=job.schemas,
-        limits=rules.limits,
-        kafka_partitions=rules.kafka_partitions,
-        tables=rules.tables,
-        horizon=rules.horizon,
-        truncated=rules.truncated,
-    )
-
-
-def _letter_id(job: IngestJob, index: int) -> str:
-    records = job.records
-    at = (records["kafka_partition"][index].as_py(), records["offset"][index].as_py())
-    return f"{job.topic_id}-{at[0]}-{at[1]}"
+    return KafkaRecord(position, row["record_timestamp"], row["key"], row["value"])
 
 
 def _of_records(job: IngestJob, records: pa.RecordBatch) -> dict[str, Any]:

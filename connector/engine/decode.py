@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from connector.engine.avro import Buffer, Cursor, Fields, Items, Spans
 from connector.engine.rules import RecordRules
 from connector.engine.schema import RECORD
-from connector.engine.values import Flags, Numbers
+from connector.engine.values import Flags, Numbers, flags_of
 from connector.records import codec
 from connector.records.avro_plan import Plan
 from connector.records.model import (
@@ -110,7 +110,7 @@ def decode(
     sizes = buffer.end - buffer.start + _numbers(pc.fill_null(pc.binary_length(keys), 0))
     is_ours = (head > 0) & (sizes <= rules.limits.max_record_bytes)
     if values.null_count:
-        is_ours &= _flags(values.is_valid())
+        is_ours &= flags_of(values.is_valid())
     records = np.nonzero(is_ours)[0]
     cursor = Cursor(buffer, (buffer.start + head)[records], buffer.end[records])
     common, is_change, is_heartbeat = _begin(cursor, rules)
@@ -191,7 +191,7 @@ def _changes(cursor: Cursor, given: _Given) -> _Columns:
     rules = given.rules
     table = _name(cursor, cursor.spans(), _is_table)
     if rules.tables is not None:
-        cursor.require(_flags(pc.is_in(table, pa.array(sorted(rules.tables), pa.string()))))
+        cursor.require(flags_of(pc.is_in(table, pa.array(sorted(rules.tables), pa.string()))))
     row_key = _row_key(cursor, given.keys)
     change_type = _symbol(cursor, cursor.byte(), _CHANGE_TYPES)
     cluster = cursor.spans()
@@ -490,10 +490,6 @@ def _numbers(array: pa.Array) -> Numbers:
     return np.asarray(array.to_numpy(zero_copy_only=False), np.int64)
 
 
-def _flags(array: pa.Array) -> Flags:
-    return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
-
-
 def _holds(array: pa.Array) -> Flags:
     """The values of a condition. It does not hold for a null."""
-    return _flags(pc.fill_null(array, False))
+    return flags_of(pc.fill_null(array, False))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from connector.records.codec import ChangeRecord, Schemas
 from connector.records.ordering import Rank
+from connector.records.rejection import Rejection
 from connector.state.erased_keys import ErasedKeys
-from connector.validation import Limits
+from connector.validation import KafkaRecord, Limits, validate_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +28,15 @@ class RecordRules:
     horizon: int | None = None
     truncated: Mapping[str, Rank] = field(default_factory=dict)
     erased: ErasedKeys = field(default_factory=ErasedKeys)
+
+    def judge(self, record: KafkaRecord, schemas: Schemas) -> ChangeRecord | Rejection:
+        """Judge a record by `validate_record`, which knows nothing of erased rows."""
+        return validate_record(
+            record,
+            schemas=schemas,
+            limits=self.limits,
+            kafka_partitions=self.kafka_partitions,
+            tables=self.tables,
+            horizon=self.horizon,
+            truncated=self.truncated,
+        )

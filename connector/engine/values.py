@@ -121,13 +121,13 @@ def _usual(column: Column, values: pa.Array, type_: pa.DataType) -> tuple[pa.Arr
         return None if read is None else _of_size(values, *read)
     if column.type is DataType.BOOL:
         is_true = pc.equal(values, b"true")
-        return is_true, _flags(pc.or_(is_true, pc.equal(values, b"false")))
+        return is_true, flags_of(pc.or_(is_true, pc.equal(values, b"false")))
     pattern = _USUAL_TEXT.get(column.type) if isinstance(column.type, DataType) else None
     if pattern is None:
         return None
     is_usual = pc.match_substring_regex(values, rf"\A(?:{pattern})\z")
     text = pc.if_else(is_usual, values, pa.scalar(None, values.type)).cast(pa.string())
-    return text.cast(type_), _flags(is_usual)
+    return text.cast(type_), flags_of(is_usual)
 
 
 def _of_size(
@@ -141,7 +141,7 @@ def _of_size(
     start = np.frombuffer(padded.buffers()[1], np.int32, 1, padded.offset * 4)[0]
     numbers = np.frombuffer(content, layout, len(padded), int(start))
     read, is_value = convert(numbers)
-    return read, is_value & _flags(has_size)
+    return read, is_value & flags_of(has_size)
 
 
 def _bools(numbers: NDArray[Any]) -> tuple[pa.Array, Flags]:
@@ -175,5 +175,6 @@ _BINARY: Final[Mapping[DataType, tuple[str, Callable[..., tuple[pa.Array, Flags]
 }
 
 
-def _flags(array: pa.Array) -> Flags:
+def flags_of(array: pa.Array) -> Flags:
+    """The values of an array of booleans without nulls."""
     return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)

@@ -86,10 +86,10 @@ def count_rows(rows: BatchRows) -> RowCounts:
 
 
 def count_table(table: pa.Table, rows: BatchRows) -> RowCounts:
-    """Count the rows of a batch that are in memory. The counts are those of `count_rows` with the
-    file that is written from them, but for its size.
+    """Count the rows of a batch that are in memory. The counts are those of `count_rows`, which
+    reads the files of the batch. Here, only their sizes are taken.
     """
-    counts = RowCounts()
+    counts = RowCounts(written=sum(json.loads(action)["add"]["size"] for action in rows.files))
     read = partial(_select, table)
     _count_mixed(read, rows, counts)
     return _complete(counts, _sample(read, rows) if rows.sample else [], rows)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.engine.values import Flags, Numbers, typed
+from connector.engine.values import Flags, Numbers, flags_of, typed
 from connector.lake.small_files import plain
 from connector.records.ordering import OrderPosition
 from connector.tables.definition import TableDefinition
@@ -168,7 +168,7 @@ class Registers:
         at = _matrix(states, "cell_timestamps", of_columns, _NO_TIME)
         has_time = at != _NO_TIME
         at = np.where(has_time, at, 0)
-        has_value = np.array([_flags(array.is_valid()) for array in values], np.bool_)
+        has_value = np.array([flags_of(array.is_valid()) for array in values], np.bool_)
         has_value = has_value.reshape(len(values), len(rows)).T
         hidden = ((entry >= 0) & ~has_value[:, :-1] & has_time).any(axis=1)
         mark_order, mark_entry = (_column(states, f"mark_{name}") for name in ("order", "entry"))
@@ -348,10 +348,6 @@ def _numbers(array: pa.Array, absent: int = _NONE) -> Numbers:
     return np.asarray(
         plain(array).cast(pa.int64()).fill_null(absent).to_numpy(zero_copy_only=False)
     )
-
-
-def _flags(array: pa.Array) -> Flags:
-    return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _codes(array: pa.Array, names: Sequence[str] | Sequence[bytes]) -> Numbers:

@@ -8,7 +8,6 @@ runs again, finds its commit, publishes the same dead letters, and computes the 
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from connector.config.settings import StreamConfig
-from connector.engine.batch import IngestJob, changelog_rows, has_replays
-from connector.engine.batch import schema_ids as schema_ids_of
+from connector.engine.batch import IngestJob, changelog_rows, has_replays, registry_ids
 from connector.engine.rules import RecordRules
 from connector.engine.schema import KAFKA
 from connector.errors import TopicError
@@ -53,7 +51,7 @@ from connector.state.accepted_losses import (
     text_of,
     times_of,
 )
-from connector.state.batch_counts import BatchRows, RowCounts, counts_of
+from connector.state.batch_counts import BatchRows, counts_of
 from connector.state.incomplete_transactions import TransactionCheck
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import SAMPLE_RECORDS, KeyPlacement
@@ -64,7 +62,7 @@ from connector.state.stream_progress import (
     still_hiding,
 )
 from connector.state.unapplied import BatchContents
-from connector.validation import KafkaRecord, validate_record
+from connector.validation import KafkaRecord
 from connector.watermarks.freshness import EndOffsets
 from connector.write_streams.releases import ReleasedRange, ReleaseProgress, ReleaseRows
 
@@ -385,17 +383,16 @@ class Ingest:
             return before
         files = self._changelog.batch_files(batch.ingest_batch)
         # Another process may have logged the batch, so its schemas may not be known yet.
-        counts, placement = self._counted(
-            partial(self._count_files, files), batch, before, self._unknown_fields
-        )
+        counts, placement = self._counted(files, batch, before, self._unknown_fields)
         published = 0
         if counts.rejected:
             rejected = self._changelog.rejected(batch.ingest_batch - 1, batch.ingest_batch)
             # A process that did not log the batch does not know its schemas yet. Dead letters must
             # not depend on the process that writes them.
             self._learn_schemas(rejected)
+            rules, schemas = self._rules(batch, before), self._schemas
             published = self._ports.publish(
-                rejected_letters(rejected, lambda record: self._explain(record, batch, before))
+                rejected_letters(rejected, lambda record: rules.judge(record, schemas))
             )
         self._on_step("letters published")
         releases, released = self._releases_after(before, batch, counts)
@@ -407,15 +404,20 @@ class Ingest:
         return progress
 
     def _settled(
-        self, count: Callable[[BatchRows], RowCounts], batch: LoggedBatch, before: Progress
+        self,
+        files: tuple[str, ...],
+        batch: LoggedBatch,
+        before: Progress,
+        rows: pa.Table | None = None,
     ) -> Progress | None:
-        """The progress after `before` with the written rows of a batch, before their commit. None:
-        some rows were rejected, whose dead letters need the commit, or a release may be complete,
-        whose rows are counted in the changelog.
+        """The progress after `before` with the written files of a batch, before their commit. They
+        are counted in memory if `rows` are theirs. None: some rows were rejected, whose dead
+        letters need the commit, or a release may be complete, whose rows are counted in the
+        changelog.
         """
         self._on_step("rows written")
         asks = self._unknown_fields if codec.unknown_fields(self._schemas) else None
-        counts, placement = self._counted(count, batch, before, asks)
+        counts, placement = self._counted(files, batch, before, asks, rows)
         self._on_step("rows counted")
         if counts.rejected or _may_complete(before, batch, counts):
             return None
@@ -439,15 +441,13 @@ class Ingest:
             self._changelog.refuse(*refused)
             self._on_step("staged rows refused")
 
-    def _count_files(self, files: tuple[str, ...], rows: BatchRows) -> RowCounts:
-        return self._ports.count_rows(replace(rows, files=files))
-
     def _counted(
         self,
-        count: Callable[[BatchRows], RowCounts],
+        files: tuple[str, ...],
         batch: LoggedBatch,
         before: Progress,
         fields_of: Callable[[Collection[int]], Mapping[int, tuple[str, ...]]] | None,
+        in_memory: pa.Table | None = None,
     ) -> tuple[BatchCounts, KeyPlacement | None]:
         """The counts of a batch, and the placement of keys with a sample of it, if one is due
         (ING-1), as of the time of the batch.
@@ -457,10 +457,12 @@ class Ingest:
         """
         placement, partition_of = before.checks.placement, self._ports.partition_of
         is_due = batch.kafka_partitions > 1 and placement.is_due(batch.asked.at)
+        ports = self._ports
+        count = ports.count_rows if in_memory is None else partial(ports.count_table, in_memory)
         rows = count(
             BatchRows(
                 changelog=self._changelog.path,
-                files=(),
+                files=files,
                 ingest_batch=batch.ingest_batch,
                 known_tables=self._known_tables,
                 low_watermark=before.low_watermark or 0,
@@ -525,12 +527,13 @@ class Ingest:
         self._schemas = codec.Schemas(
             {id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None}
         )
-        if self._log_few(batch, before):
+        rules = replace(self._rules(batch, before), erased=self._ports.erased())
+        if self._log_few(batch, before, rules):
             return batch
         with_positions, marks = without_replays(rows), {UNSEEN_SCHEMA, UNSEEN_REPLAY}
         while True:
             try:
-                self._append(with_positions, batch, before)
+                self._append(with_positions, batch, before, rules)
                 return batch
             except (PySparkException, Py4JError) as error:
                 mark = next((mark for mark in marks if mark in str(error)), None)
@@ -543,20 +546,19 @@ class Ingest:
                 logged = self._changelog.rows() if newest else None
                 with_positions = with_replays(rows, logged, topic.topic_id)
 
-    def _log_few(self, batch: LoggedBatch, before: Progress) -> bool:
+    def _log_few(self, batch: LoggedBatch, before: Progress, rules: RecordRules) -> bool:
         """Log a small batch without a Spark job (ENG-4). False: Spark must do it, because the batch
         is large, has a replay, or may have a record of an erased row.
         """
-        rules, asked_at = self._rules(batch, before), batch.asked.at
         if batch.offsets.records > FEW_OFFSETS or rules.erased.erased_to:
             return False
-        columns = self._ports.read_few(batch.offsets, asked_at)
+        columns = self._ports.read_few(batch.offsets, batch.asked.at)
         if columns is None:
             return False
         records = pa.RecordBatch.from_pydict(columns, KAFKA)
         if has_replays(records):
             return False
-        self._learn(schema_ids_of(records))
+        self._learn(registry_ids(records))
         rows = changelog_rows(
             IngestJob(
                 records=records,
@@ -568,15 +570,7 @@ class Ingest:
                 ingest_time=self._ports.now(),
             )
         )
-
-        def settle(actions: Sequence[str]) -> Progress | None:
-            written = sum(int(json.loads(action)["add"]["size"]) for action in actions)
-
-            def count(of_batch: BatchRows) -> RowCounts:
-                return replace(self._ports.count_table(rows, of_batch), written=written)
-
-            return self._settled(count, batch, before)
-
+        settle = partial(self._settled, batch=batch, before=before, rows=rows)
         self._changelog.append_few(batch, rows, settle)
         return True
 
@@ -605,11 +599,11 @@ class Ingest:
             # same (MRG-11).
             horizon=before.horizon,
             truncated=before.truncations.ranks(),
-            erased=self._ports.erased(),
         )
 
-    def _append(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> None:
-        rules = self._rules(batch, before)
+    def _append(
+        self, rows: DataFrame, batch: LoggedBatch, before: Progress, rules: RecordRules
+    ) -> None:
         arrived, asks = with_arrivals(rows, batch.asked.at), self._ports.schema_by_id is not None
         verdicts = validated(arrived, self._schemas, rules, ask_registry=asks)
         few = verdicts.coalesce(_tasks(batch))
@@ -617,18 +611,7 @@ class Ingest:
             few,
             batch,
             ingest_time=self._ports.now(),
-            settle=lambda files: self._settled(partial(self._count_files, files), batch, before),
-        )
-
-    def _explain(self, record: KafkaRecord, batch: LoggedBatch, before: Progress) -> object:
-        return validate_record(
-            record,
-            schemas=self._schemas,
-            limits=self._stream.limits,
-            kafka_partitions=batch.kafka_partitions,
-            tables=self._only_tables,
-            horizon=before.horizon,
-            truncated=before.truncations.ranks(),
+            settle=partial(self._settled, batch=batch, before=before),
         )
 
     def _halt_on_disaster(self, batch: LoggedBatch, counts: BatchCounts) -> None:

@@ -36,7 +36,7 @@ from connector.spark.storage.changelog_columns import (
 )
 from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.spark.storage.delta_log import metadata_session, quoted, set_properties
-from connector.spark.storage.files import delta, scala_list, size_in_bytes
+from connector.spark.storage.files import parsed, size_in_bytes
 from connector.spark.storage.hadoop import bytes_on_disk, write_text
 from connector.spark.storage.logged_batch import BatchRange, LoggedBatch, same
 from connector.spark.storage.maintenance import (
@@ -176,40 +176,38 @@ class Changelog(ChangelogReader):
                 metadata, frontier = self._metadata_of(settled)
                 stored |= metadata
             number = batch.ingest_batch * _RENEWALS
-            transaction.commit(number, stored, actions=self._parsed(frontier))
+            transaction.commit(number, stored, actions=parsed(self.spark, frontier))
         self._check_logged(batch, settled)
-
-    def _parsed(self, actions: Iterable[str]) -> Any:
-        from_json = delta(self.spark).actions.Action.fromJson
-        return scala_list(self.spark, map(from_json, actions))
 
     def append_few(
         self,
         batch: LoggedBatch,
         rows: pa.Table,
-        settle: Callable[[Sequence[str]], Progress | None],
+        settle: Callable[[tuple[str, ...]], Progress | None],
     ) -> None:
         """As `append`, with rows of the schema `CHANGELOG` in memory, and without a Spark job
         (ENG-4).
         """
         before = self._before(batch)
         with self._explained():
-            actions = [self._written(rows, MIXED_SLOT)] if len(rows) else []
-            self._append_written(actions, "batch", before, batch, lambda: settle(actions))
+            files = (self._written(rows, MIXED_SLOT),) if len(rows) else ()
+            self._append_written(files, "batch", before, batch, settle)
 
     def _append_written(
         self,
-        actions: Sequence[str],
+        files: tuple[str, ...],
         commit: str,
         before: Mapping[str, Any],
         batch: LoggedBatch,
-        settle: Callable[[], Progress | None] = lambda: None,
+        settle: Callable[[tuple[str, ...]], Progress | None] = lambda files: None,
     ) -> None:
-        stored, settled = self._metadata_of_batch(commit, before, batch), settle()
+        stored, settled = self._metadata_of_batch(commit, before, batch), settle(files)
+        frontier = list[str]()
         if settled is not None:
             metadata, frontier = self._metadata_of(settled)
-            stored, actions = stored | metadata, [*actions, *frontier]
-        self._commit(before, "batches", batch.ingest_batch * _RENEWALS, stored, actions)
+            stored |= metadata
+        number = batch.ingest_batch * _RENEWALS
+        self._commit(before, "batches", number, stored, [*files, *frontier])
         self._check_logged(batch, settled)
 
     def _written(self, rows: pa.Table, slot: int) -> str:
@@ -244,7 +242,7 @@ class Changelog(ChangelogReader):
                 if not self.log.commit_files(
                     newest.version, actions, stored, app_id=app_id, number=number, is_blind=True
                 ):
-                    self._begin(kind).commit(number, stored, actions=self._parsed(actions))
+                    self._begin(kind).commit(number, stored, actions=parsed(self.spark, actions))
                 return
         raise concurrent_write(self.path)
 

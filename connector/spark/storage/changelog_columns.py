@@ -122,6 +122,8 @@ def columns_of_batch(ingest_batch: int, topic_id: str, ingest_time: int) -> list
     return [column.format(**values) for column in _COLUMNS]
 
 
+SLOT_OF_TABLE: Final = f"int(pmod(crc32(cast(`table` AS binary)), {TABLE_SLOTS}))"
+"""The slot of the changes of a source table, as SQL: `warehouse.table_slot`."""
 IS_STAGED: Final = """(kind IN ('staged', 'expired')
     OR (kind = 'erased' AND write_stream IS NOT NULL AND commit_timestamp IS NULL))"""
 """Whether a row is a staged row, or one that expired or was erased."""
@@ -129,7 +131,7 @@ OWN_SLOT: Final = f"""CASE WHEN slot <> {MIXED_SLOT} THEN slot
     WHEN kind IN ('control', 'truncate') THEN {CONTROL_SLOT}
     WHEN kind = 'rejected' OR `table` IS NULL THEN {REJECTED_SLOT}
     WHEN {IS_STAGED} THEN {STAGED_SLOT}
-    ELSE int(pmod(crc32(cast(`table` AS binary)), {TABLE_SLOTS})) END"""
+    ELSE {SLOT_OF_TABLE} END"""
 """The slot of a row if it is not in one of small batches, as SQL."""
 
 ENTRIES: Final = (

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 from connector import warehouse as paths
 from connector.clock import now_us
 from connector.errors.changelog import frontier_missing
-from connector.spark.storage.changelog_columns import ENTRIES, IS_STAGED
+from connector.spark.storage.changelog_columns import ENTRIES, IS_STAGED, SLOT_OF_TABLE
 from connector.spark.storage.delta_log import DeltaLog
-from connector.spark.storage.files import Files, all_files, delta, log_of, scala_list
+from connector.spark.storage.files import Files, all_files, log_of, parsed
 from connector.spark.storage.hadoop import read_text
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.state.commits import Commit
@@ -34,7 +34,6 @@ from connector.warehouse import (
     REJECTED_SLOT,
     RELEASED_SLOT,
     STAGED_SLOT,
-    TABLE_SLOTS,
     in_slot,
     table_slot,
 )
@@ -55,7 +54,7 @@ _RANGES: Final = (
 )
 
 _REPLACED: Final = {
-    "slot": f"int(pmod(crc32(cast(table AS binary)), {TABLE_SLOTS}))",
+    "slot": SLOT_OF_TABLE,
     "stream_partition": "_stream_partition",
     "kind": "'change'",
     "ingest_batch": "_batch",
@@ -222,7 +221,7 @@ class ChangelogReader:
 
         def rows() -> DataFrame:
             log = log_of(self.spark, self.path)
-            added = scala_list(self.spark, map(delta(self.spark).actions.Action.fromJson, named))
+            added = parsed(self.spark, named)
             rows = Files(self.spark, log, log.unsafeVolatileSnapshot(), added).rows()
             return rows.where((F.col("table") == source) & (F.col("kind") == "change"))
 

@@ -58,8 +58,7 @@ def files_of(
         return None
     if actions is None:
         return _listed(spark, snapshot)
-    added = scala_list(spark, map(delta(spark).actions.Action.fromJson, actions))
-    return Files(spark, snapshot.deltaLog(), snapshot, added)
+    return Files(spark, snapshot.deltaLog(), snapshot, parsed(spark, actions))
 
 
 def all_files(spark: SparkSession, path: str) -> Files:
@@ -118,6 +117,11 @@ def none(spark: SparkSession) -> Any:
 def each(items: Any) -> Iterator[Any]:
     """The items of a Scala sequence."""
     return (items.apply(number) for number in range(items.size()))
+
+
+def parsed(spark: SparkSession, actions: Iterable[str]) -> Any:
+    """A Scala list of actions of Delta's log, which are given as JSON."""
+    return scala_list(spark, map(delta(spark).actions.Action.fromJson, actions))
 
 
 def scala_list(spark: SparkSession, items: Iterable[Any]) -> Any:

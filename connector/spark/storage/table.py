@@ -33,8 +33,7 @@ from connector.spark.storage.delta_log import (
 )
 from connector.spark.storage.files import (
     Files,
-    delta,
-    scala_list,
+    parsed,
     size_in_bytes,
 )
 from connector.spark.storage.hadoop import bytes_on_disk, names_in, remove_folder
@@ -295,12 +294,8 @@ class Table:
             ):
                 transaction = Transaction(self._spark, self.path, self._app_id)
                 check_version(transaction, version)
-                transaction.commit(number, stored, actions=self._parsed(actions))
+                transaction.commit(number, stored, actions=parsed(self._spark, actions))
         self._check_committed(table_state)
-
-    def _parsed(self, actions: Iterable[str]) -> Any:
-        from_json = delta(self._spark).actions.Action.fromJson
-        return scala_list(self._spark, map(from_json, actions))
 
     def commit_tombstones(self, actions: Sequence[str], before: TableState) -> None:
         """Commit files with tombstones for the apply after `before`.
@@ -314,7 +309,7 @@ class Table:
             self.tombstones.begin(expired_below, self.layout, self._kept).commit(
                 before.apply_number + 1,
                 tombstones_state(expired_below or 0),
-                actions=self._parsed(actions),
+                actions=parsed(self._spark, actions),
             )
 
     def size_in_bytes(self) -> int:
