@@ -23,6 +23,7 @@ from connector.records.model import (
     kafka_key,
 )
 from tests.fastavro_encoder import to_datum
+from tests.property.strategies import slots
 from tests.property.test_codec_roundtrip import without_logical_types
 from tests.record_cases import (
     CHANGE,
@@ -157,17 +158,7 @@ SYMBOLS = ("kind", "change_type", "mod_type")
 
 def text_slots(datum: Any) -> list[tuple[Any, Any]]:
     """Every place of a datum that holds text, as (container, name or index)."""
-    pairs = list(
-        datum.items()
-        if isinstance(datum, dict)
-        else enumerate(datum)
-        if isinstance(datum, list)
-        else ()
-    )
-    here = [
-        (datum, name) for name, value in pairs if isinstance(value, str) and name not in SYMBOLS
-    ]
-    return here + [slot for _, value in pairs for slot in text_slots(value)]
+    return [slot for slot in slots(datum, str) if slot[1] not in SYMBOLS]
 
 
 def number(value: int) -> bytes:

@@ -234,8 +234,10 @@ _SYMBOLS = {
 }
 
 
-def _slots(datum: Any) -> list[tuple[Any, Any]]:
-    """Every place in a datum with a number, text or bytes, as (container, name or index)."""
+def slots(datum: Any, *types: type) -> list[tuple[Any, Any]]:
+    """Every place in a datum with a value of these types, as (container, name or index). A boolean
+    is no number.
+    """
     pairs = list(
         datum.items()
         if isinstance(datum, dict)
@@ -246,9 +248,9 @@ def _slots(datum: Any) -> list[tuple[Any, Any]]:
     here = [
         (datum, name)
         for name, value in pairs
-        if isinstance(value, (int, str, bytes)) and not isinstance(value, bool)
+        if isinstance(value, types) and not isinstance(value, bool)
     ]
-    return here + [slot for _, value in pairs for slot in _slots(value)]
+    return here + [slot for _, value in pairs for slot in slots(value, *types)]
 
 
 @st.composite
@@ -256,7 +258,7 @@ def edge_data(draw: st.DrawFn, changed_fields: st.SearchStrategy[int]) -> dict[s
     """A datum of ChangeRecord: a valid record in which some fields are at a limit, or beyond it."""
     datum = to_datum(draw(RECORDS), draw(st.integers(1, 4)))
     for _ in range(draw(changed_fields)):
-        container, name = draw(st.sampled_from(_slots(datum)))
+        container, name = draw(st.sampled_from(slots(datum, int, str, bytes)))
         match container[name]:
             case int():
                 container[name] = draw(_EDGE_INT if name in _INTS else _EDGE_LONG)

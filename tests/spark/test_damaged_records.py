@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from typing import Any
 
 import fastavro
 import pytest
@@ -34,7 +33,7 @@ from tests.damaged_cases import (
 )
 from tests.fastavro_encoder import to_datum
 from tests.property import test_logical_types as logical_types
-from tests.property.strategies import RECORDS
+from tests.property.strategies import RECORDS, slots
 from tests.property.test_logical_types import RECORDS_OF_EACH_BRANCH, TIMES
 from tests.property.test_schema_resolution import _filled, writers
 from tests.record_cases import CHANGE, STAGED, Case, drawn, raw
@@ -147,7 +146,7 @@ def test_schemas_that_differ_by_what_avro_allows_are_resolved_alike(
         drawn(st.tuples(writers(), RECORDS), 25, seed)
     ):
         datum = to_datum(record, 4)
-        for container, name in [slot for slot in slots(datum) if slot[1] in swapped]:
+        for container, name in [slot for slot in slots(datum, str, bytes) if slot[1] in swapped]:
             blocked_rows = container[name]
             container[name] = (
                 blocked_rows.encode() if isinstance(blocked_rows, str) else blocked_rows.hex()
@@ -156,19 +155,6 @@ def test_schemas_that_differ_by_what_avro_allows_are_resolved_alike(
         body = raw(_filled(datum, added), fastavro.parse_schema(copy.deepcopy(schema)))
         cases.append(case("resolved", record, frame(body, id_)))
     assert "GOOD" in assert_agreement(spark, cases, schemas=Schemas(texts))
-
-
-def slots(datum: Any) -> list[tuple[Any, Any]]:
-    pairs = list(
-        datum.items()
-        if isinstance(datum, dict)
-        else enumerate(datum)
-        if isinstance(datum, list)
-        else ()
-    )
-    return [(datum, name) for name, value in pairs if isinstance(value, (str, bytes))] + [
-        s for _, value in pairs for s in slots(value)
-    ]
 
 
 @pytest.mark.long
