@@ -77,7 +77,7 @@ def test_the_audit_of_a_bridge_finds_nothing(log: str, seed: int) -> None:
     """SRC-7, `nothing_lost`, `newest_wins`: Debezium and the bridge die, topics have several
     tables, and grow. The log may begin again. Also while the bridge waits, or has stopped.
     """
-    for number in tries(1000, 40):
+    for number in tries(250, 40):
         random = Random(f"{seed} {number}")
         again = (log == LSN and random.random() < 0.3,) * (random.random() < 0.3)
         database, topics = make(
@@ -109,7 +109,7 @@ def test_the_audit_of_a_bridge_finds_nothing(log: str, seed: int) -> None:
 @pytest.mark.parametrize("log", LOGS)
 def test_letters_and_ends_that_are_not_there_are_no_faults(log: str, seed: int) -> None:
     """SRC-6, SRC-7: poison, and an end that was left out."""
-    for number in tries(500, 30):
+    for number in tries(250, 30):
         random = Random(f"{seed} {number}")
         is_readable = random.random() < 0.5  # all copies of a record are poison, or none
         _, topics = make(
@@ -138,7 +138,7 @@ class ReleasesRepetitions(ByPartition):
 def test_the_audit_of_a_source_without_transactions(kind: type[ByPartition], seed: int) -> None:
     """SRC-4, SRC-7: it finds nothing, and notices repetitions that are published."""
     is_right, found = kind is ByPartition, dict[str, tuple[str, ...]]()
-    for number in tries(500, 40):
+    for number in tries(250, 40):
         random = Random(f"{seed} {number}")
         _, topics = make(random, random.randrange(3, 30), deaths=random.randrange(3))
         del topics.records[ENDS, 0], topics.visible_after[ENDS, 0], topics.created_at[ENDS, 0]

@@ -171,7 +171,7 @@ def test_prefixes_are_states_of_the_source_whatever_dies(log: str, seed: int) ->
     the bridge die. An event that is sent again far behind a later transaction may be out of the
     reach of a small queue: then the bridge waits for it, and a larger queue has it.
     """
-    for drawn in draws(seed, tries(1000, 30), "1/578"):
+    for drawn in draws(seed, tries(250, 30), "1/578"):
         database, bridge = run(Random(drawn), log=log)
         try:
             said = check_or_says(database, bridge)
@@ -188,7 +188,7 @@ def test_a_log_that_begins_again_loses_nothing(log: str, seed: int) -> None:
     is that of the source, or the bridge waits or stops. It does not, if the clock goes on, the
     bridge had read all of the old log, and no transaction is repeated that it has forgotten.
     """
-    for drawn in draws(seed, tries(500, 20), *FOUND.get(log, ())):
+    for drawn in draws(seed, tries(250, 20), *FOUND.get(log, ())):
         random = Random(drawn)
         is_back, recent = random.random() < 0.3, random.choice((5, 100))
         follows = not is_back and random.random() < 0.5
@@ -207,7 +207,7 @@ def test_a_second_snapshot_of_topics_that_grow_has_its_place(log: str, seed: int
     """SRC-2, `newest_wins`: Debezium reads the tables again, and older changes of a row are in
     another Kafka partition. If the log goes on, the bridge neither waits nor stops.
     """
-    for drawn in draws(seed, tries(1000, 40), *GROWN.get(log, ())):
+    for drawn in draws(seed, tries(250, 40), *GROWN.get(log, ())):
         random = Random(drawn)
         goes_on, added = random.random() < 0.3, random.randrange(1, 4)
         is_back = not goes_on and random.random() < 0.3
@@ -228,7 +228,7 @@ def test_a_transaction_does_not_wait_for_events_that_were_dropped(log: str, seed
     forgotten older transactions. It stops, or waits for one that it remembers. It never advises to
     publish a transaction without the events that it dropped.
     """
-    for drawn in draws(seed, tries(500, 20), *DROPPED.get(log, ())):
+    for drawn in draws(seed, tries(250, 20), *DROPPED.get(log, ())):
         random = Random(drawn)
         most_recent, follows = random.choice((3, 5, 20)), random.random() < 0.5
         _, bridge = begun_again(random, log, is_back=True, follows=follows, most_recent=most_recent)
@@ -274,7 +274,7 @@ def begun_again(
 def test_a_transaction_that_is_never_whole_waits(log: str, seed: int) -> None:
     """SRC-2, `nothing_lost`: an end is left out, or an old Debezium counts again from 1."""
     found = Counter[str]()
-    for drawn in draws(seed, tries(500, 20)):
+    for drawn in draws(seed, tries(250, 20)):
         random = Random(drawn)
         is_old = random.random() < 0.5
         _, topics = make(
@@ -299,7 +299,7 @@ def test_events_that_are_counted_again_are_never_dropped(log: str, seed: int) ->
     else is sent, also if an operator publishes each transaction that waits. An event that comes
     behind its transaction is a dead letter.
     """
-    for drawn in draws(seed, tries(1000, 40), *COUNTED.get(log, ())):
+    for drawn in draws(seed, tries(250, 40), *COUNTED.get(log, ())):
         random = Random(drawn)
         database, topics = make(
             random,
@@ -349,7 +349,7 @@ def identity(record: ForeignRecord, event: Event) -> tuple[object, ...]:
 
 def test_the_order_of_reading_changes_no_commit_timestamp(seed: int) -> None:
     """SRC-2, `resumable`: two bridges give a transaction the same time, if they began alike."""
-    for number in tries(500, 20):
+    for number in tries(250, 20):
         random = Random(f"{seed} {number}")
         database, topics = world(random)
         times = list[dict[str, int]]()
@@ -413,7 +413,7 @@ def test_poison_takes_its_turn(seed: int) -> None:
     """SRC-6, `poison_is_contained`: rows that cannot be read are released with the times that they
     would have. If they are replayed, all prefixes are states of the source.
     """
-    for number in tries(1000, 40):
+    for number in tries(250, 40):
         random = Random(f"{seed} {number}")
         is_readable = random.random() < 0.5
         # A copy that Debezium sends again cannot be told from another event.
@@ -464,7 +464,7 @@ def test_an_operator_publishes_what_waits_in_small_queues(log: str, seed: int) -
     """SRC-2, `nothing_lost`, `newest_wins`: an end or an event never comes, and Debezium and the
     bridge die. All else is sent, and what Debezium sends again changes nothing.
     """
-    for drawn in draws(seed, tries(1000, 40), *SKIPPED.get(log, ())):
+    for drawn in draws(seed, tries(250, 40), *SKIPPED.get(log, ())):
         random = Random(drawn)
         what = random.choice(("end", "event", ""))
         database, topics = make(
@@ -530,7 +530,7 @@ def test_a_partition_is_an_order_without_a_transaction_topic(seed: int) -> None:
     death. All is sent, also if topics get Kafka partitions while the first rows are read. The
     newest event of each key wins, if the key stays in its partition.
     """
-    for number in tries(1000, 40):
+    for number in tries(250, 40):
         random = Random(f"{seed} {number}")
         _, topics = make(random, random.randrange(3, 30), added=random.choice((0, 1, 3)))
         del topics.records[ENDS, 0], topics.visible_after[ENDS, 0], topics.created_at[ENDS, 0]
