@@ -375,24 +375,24 @@ def coordinates(message: Message) -> tuple[int, int]:
 
 def contents(
     message: Message, read_at: int | None = None
-) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]:
+) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...] | None, int]:
     """Return the unchanged key, value and headers of a record, and its time of arrival in
     microseconds. Empty is not null.
 
     If the record timestamp is not believed, it is `read_at` (µs, None: now), when the reader asked
-    Kafka (REC-25). If the name of a header is not UTF-8, the client cannot read any header of the
-    record: there are none then.
+    Kafka (REC-25). The headers are None if the name of one is not UTF-8: the client then cannot
+    read any of them.
     """
     read_at = now_us() if read_at is None else read_at
-    headers: Any
+    headers: tuple[tuple[str, bytes | None], ...] | None
     try:
-        headers = _headers_of(message) or ()
+        headers = tuple(_headers_of(message) or ())
     except SystemError:  # a name is not UTF-8
-        headers = ()
+        headers = None
     key: Any = message.key()
     value: Any = message.value()
     arrived = arrival_of(message, read_at)
-    return key, value, tuple(headers), read_at if arrived is None else arrived
+    return key, value, headers, read_at if arrived is None else arrived
 
 
 _headers_of = methodcaller("headers")
@@ -414,10 +414,12 @@ def arrival_of(message: Message, read_at: int) -> int | None:
 
 
 def record_of(message: Message, topic: str, topic_id: str) -> KafkaRecord:
-    """Return the record of a message of this topic."""
+    """Return the record of a message of this topic. It has no headers if they cannot be read."""
     number, offset = coordinates(message)
     key, value, headers, arrived = contents(message)
-    return KafkaRecord(Position(topic, topic_id, number, offset), arrived, key, value, headers)
+    return KafkaRecord(
+        Position(topic, topic_id, number, offset), arrived, key, value, headers or ()
+    )
 
 
 def records_between(

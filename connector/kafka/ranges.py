@@ -48,8 +48,9 @@ class RangeReader:
         """Return the records between these offsets, in the order of the Kafka partitions and of
         their offsets, as columns with the names of `engine.schema.KAFKA`.
 
-        None: the first offset of a Kafka partition is no longer in Kafka, or the records have more
-        than `MAX_BYTES`.
+        None: the first offset of a Kafka partition is no longer in Kafka, the records have more
+        than `MAX_BYTES`, or a record has a header whose name is not UTF-8, which the client cannot
+        read.
 
         Args:
             ranges: The first offset and the end offset (exclusive) of each Kafka partition. The end
@@ -65,10 +66,10 @@ class RangeReader:
         except BaseException:
             self.close()  # the next call begins with another client
             raise
-        if messages is None:
+        columns = None if messages is None else _columns(messages, asked_at)
+        if columns is None:
             self.close()
-            return None
-        return _columns(messages, asked_at)
+        return columns
 
     def close(self) -> None:
         """End the client. The next `read` begins with another one."""
@@ -125,12 +126,15 @@ class RangeReader:
         return self._consumer
 
 
-def _columns(messages: list[Message], asked_at: int) -> dict[str, list[Any]]:
+def _columns(messages: list[Message], asked_at: int) -> dict[str, list[Any]] | None:
+    """The records as columns. None: the headers of one cannot be read."""
     columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     partitions, offsets, times, keys, values, headers = columns.values()
     for message in messages:
         number, offset = coordinates(message)
         key, value, of_record, arrived = contents(message, asked_at)
+        if of_record is None:
+            return None
         partitions.append(number)
         offsets.append(offset)
         times.append(arrived)
