@@ -37,6 +37,14 @@ class LocalFolder:
         except FileNotFoundError:
             return None
 
+    def mark(self, name: str) -> tuple[int, ...] | None:
+        """A mark that tells the content of a file from another one. None: there is no such file."""
+        try:
+            status = (self._path / name).stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
     def has(self, name: str) -> bool:
         """Whether there is a file."""
         return (self._path / name).exists()

@@ -134,3 +134,10 @@ CHANGELOG: Final = pa.schema(
 """The columns of a changelog, but for the slot, which is its partition column (TBL-4, ENG-10)."""
 STATISTICS: Final = ("ingest_batch", "kafka_partition", "offset", "table", "commit_timestamp")
 """The columns of a changelog whose least and greatest values the log has for each file."""
+
+OF_CHANGE: Final = (
+    *("table", "row_key", "commit_timestamp", "tie_breaker", "transaction"),
+    *("change_sequence_number", "entries", "order_position", "stream_partition", "change_type"),
+    *("source_cluster_id", "ingest_batch"),
+)
+"""The columns of a change that an apply reads."""

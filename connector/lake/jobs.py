@@ -54,11 +54,15 @@ class History:
 
     def add_job(self, job: Job) -> None:
         """Add a job."""
+        self.add_jobs([job])
+
+    def add_jobs(self, jobs: Sequence[Job]) -> None:
+        """Add jobs, at least one, in one commit."""
         append(
             self._jobs,
-            [{**asdict(job), "kind": job.kind.value}],
+            [{**asdict(job), "kind": job.kind.value} for job in jobs],
             _JOBS,
-            lambda: self._jobs_to_forget(job.ended_at),
+            lambda: self._jobs_to_forget(max(job.ended_at for job in jobs)),
             added=_ADDED,
         )
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connector.engine.schema import OF_CHANGE
 from connector.engine.values import Flags, Numbers, arrow_type
 from connector.lake.changelog_changes import change_of
 from connector.lake.checks import table_error
@@ -52,6 +53,9 @@ from connector.tables.stored_state import StateForm
 from connector.tables.values import Unreadable
 from connector.warehouse import bucket_of
 
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
 _BUCKET: Final = pa.field(BUCKET, pa.int32())
 _NEWEST: Final = pa.field("_newest", pa.int64())
 _NOTHING: Final = Merged(
@@ -62,11 +66,6 @@ _NOTHING: Final = Merged(
     misfits={},
     table=(),
     tombstones=(),
-)
-_OF_CHANGE: Final = (
-    *("table", "row_key", "commit_timestamp", "tie_breaker", "transaction"),
-    *("change_sequence_number", "entries", "order_position", "stream_partition", "change_type"),
-    "source_cluster_id",
 )
 _OF_RANK: Final = ("commit_timestamp", "tie_breaker", "transaction", "change_sequence_number")
 _NO_SEQUENCE: Final = {"record_sequence": 0}
@@ -92,7 +91,7 @@ def _merge(task: SmallApply) -> Merged:
     changelog, table, tombstones = map(adds_of, (task.changes, task.rows, task.removed))
     if not changelog:
         return _NOTHING
-    always = _size(changelog) + _size(tombstones)
+    always = _size(add for add in changelog if add["path"] not in task.held) + _size(tombstones)
     sizes = Counter[str | None]()
     for add in table:
         sizes[_bucket_of(add)] += add["size"]
@@ -197,22 +196,18 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> tuple[pa.Table, 
     tables: list[pa.Table] = []
     files, deferred, entries, size = files_at(task.changelog), list[int](), 0, 0
     for add in changelog:
-        with opened(files, add) as file:
-            table = read(file, [*_OF_CHANGE, "ingest_batch", "kind"])
-        is_ours = pc.and_(
-            pc.equal(table["kind"], "change"), pc.equal(table["table"], definition.source)
-        )
-        table = table.filter(is_ours)
+        table = _changes_in(task, files, add)
         if before.truncated is not None:
             table = _not_truncated(table, definition, before.truncated)
-        new = list[int]()
-        of_row = (plain(table[name]).to_pylist() for name in ("ingest_batch", "commit_timestamp"))
-        for number, (batch, committed) in enumerate(zip(*of_row, strict=True)):
-            if task.below is not None and committed >= task.below:
-                deferred.append(batch)
-            elif not before.covers(batch, committed):
-                new.append(number)
-        tables.append(table.take(pa.array(new, pa.int64())))
+        of_row = (plain(table[name]).to_numpy() for name in ("ingest_batch", "commit_timestamp"))
+        batches, committed = of_row
+        is_new = batches > before.complete_to_batch
+        if before.apply_watermark is not None:
+            is_new &= (batches > before.to_batch) | (committed >= before.apply_watermark)
+        if task.below is not None and (is_deferred := committed >= task.below).any():
+            deferred.append(int(batches[is_deferred].min()))
+            is_new &= ~is_deferred
+        tables.append(table.filter(pa.array(is_new)))
         entries += pc.sum(pc.list_value_length(tables[-1]["entries"])).as_py() or 0
         size += tables[-1].nbytes
         check_size(size, limits.MAX_IN_MEMORY)
@@ -220,6 +215,16 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> tuple[pa.Table, 
     if any(table.schema != tables[0].schema for table in tables):
         raise LeftToSpark
     return pa.concat_tables(tables), min(deferred, default=None)
+
+
+def _changes_in(task: SmallApply, files: FileSystem, add: Add) -> pa.Table:
+    """The changes of the source table in a file of the changelog."""
+    if (held := task.held.get(add["path"])) is not None:
+        return held
+    with opened(files, add) as file:
+        table = read(file, [*OF_CHANGE, "kind"])
+    is_change = pc.equal(table["kind"], "change")
+    return table.filter(pc.and_(is_change, pc.equal(table["table"], task.definition.source)))
 
 
 def _not_truncated(table: pa.Table, definition: TableDefinition, rank: Rank) -> pa.Table:
@@ -344,7 +349,7 @@ def _uneven_rows(
 
     of_change = keys.of_change[uneven[keys.of_change]]
     changes = changes.filter(pa.array(uneven[keys.of_change]))
-    columns = [plain(changes[name]).to_pylist() for name in (*_OF_CHANGE, "ingest_batch")]
+    columns = [plain(changes[name]).to_pylist() for name in OF_CHANGE]
     for number, (*logged, batch) in zip(
         of_change.tolist(), zip(*columns, strict=True), strict=True
     ):

@@ -330,14 +330,15 @@ class _Run:
 
         history, overrides = History(warehouse_of(self.config)), _overrides(self.config)
 
-        def add_job(job: Job) -> None:
-            history.add_job(job)
-            self.metrics.on_job(job)
-            if job.kind is JobKind.APPLY and not job.error:
-                self.counter.add("applies")
+        def add_jobs(jobs: Sequence[Job]) -> None:
+            history.add_jobs(jobs)
+            for job in jobs:
+                self.metrics.on_job(job)
+                if job.kind is JobKind.APPLY and not job.error:
+                    self.counter.add("applies")
 
         return JobLog(
-            *(add_job, history.add_cut, history.newest_cut, overrides.bounds, overrides.paces),
+            *(add_jobs, history.add_cut, history.newest_cut, overrides.bounds, overrides.paces),
             definitions=DefinitionPorts(
                 overrides.columns,
                 lambda settled: overrides.settle(settled, now_us(), who()),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ from connector.config.storage import look_every_s
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.events import Event, OnEvent, info, reached, warning
 from connector.records.views import view_of_time
-from connector.spark.apply.apply import Applied, apply
+from connector.spark.apply.apply import LEFT_TO_SPARK, Applied, apply
 from connector.spark.apply.follow import DefinitionPorts, Definitions
 from connector.spark.apply.select import LetterRules
 from connector.spark.cluster import (
@@ -41,6 +41,7 @@ from connector.spark.failures import applying
 from connector.spark.ingest.ports import IngestPorts
 from connector.spark.open_tables import OpenTables, TablePorts
 from connector.spark.storage.changelog import Changelog
+from connector.spark.turn import Turn
 from connector.state.apply_level import MergeFew
 from connector.state.jobs import CutRecord, Job, JobKind, text_of_misfits
 from connector.state.overrides import pace_in_force
@@ -50,6 +51,8 @@ from connector.state.table_state import TableState
 from connector.state.unapplied import BatchContents
 from connector.text import counted
 
+JOBS_EVERY_S: Final = 5.0
+"""How long the job of a successful apply waits for others: each addition is a commit."""
 CHECK_EVERY_S: Final = 1.0
 """How soon a failure of ingest is noticed."""
 _STOP_WITHIN_S: Final = 0.2
@@ -60,21 +63,21 @@ AtVersion = tuple[int, TableState]
 OnBatch = Callable[
     [str, Progress, Mapping[int, int] | None, float | None, Mapping[int, BatchContents]], None
 ]
-_Brought = tuple[bool, AtVersion]
-"""Whether a table changed, and its newest version."""
+_Brought = tuple[bool, AtVersion, float]
+"""Whether a table changed, its newest version, and how long the apply took, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobLog:
     """Functions that store jobs and cuts, because another package stores them (TBL-17, TBL-19).
     They are those of `lake.jobs.History`, and of `lake.overrides.Overrides` (TBL-20, JOB-2,
-    TBL-23). `on_batch` is called with the progress of a stream at the start and after each batch,
-    with the end offsets (None: as before), the seconds (None: at the start) and the contents of the
-    batches. `on_table` is called with the state of a table at the start and after each apply
-    (MET-1).
+    TBL-23). Jobs of applies are added together, `JOBS_EVERY_S` later at most. `on_batch` is called
+    with the progress of a stream at the start and after each batch, with the end offsets (None: as
+    before), the seconds (None: at the start) and the contents of the batches. `on_table` is called
+    with the state of a table at the start and after each apply (MET-1).
     """
 
-    add_job: Callable[[Job], None]
+    add_jobs: Callable[[Sequence[Job]], None]
     add_cut: Callable[[CutRecord], None]
     newest_cut: Callable[[str], CutRecord | None]
     bounds: Callable[[], Mapping[str, int]] = dict
@@ -132,12 +135,14 @@ class Applies:
         job_log: JobLog,
         merge_few: MergeFew | None,
         listener: Listener,
+        turn: Turn,
     ) -> None:
+        """Small applies are made in the `turn` of small work."""
         self._spark, self._config, self._tables = spark, config, tables
         self._changelogs, self._ports = changelogs, ports
         self._job_log, self._record = job_log, listener.record
         self._on_event, self._on_step = listener.on_event, listener.on_step
-        self._merge_few = merge_few
+        self._merge_few, self._turn = merge_few, turn
         on_stopped = listener.table_ports.on_stopped
         self._definitions = Definitions(
             config.tables, job_log.definitions, listener.on_event, on_stopped
@@ -152,7 +157,8 @@ class Applies:
         self._alone = {name: threading.Lock() for name in config.tables}
         most = config.spark.max_parallel_applies
         self._entry = _Entry(lambda: most or applies_at_once(spark))
-        self._adding = threading.Lock()
+        self._jobs = _Jobs(job_log.add_jobs)
+        self._large = set[str]()
         self._left_to_delta = dict[str, str]()
         self._wake = threading.Event()
         self._news = dict.fromkeys(config.streams, True)
@@ -180,8 +186,7 @@ class Applies:
 
     def add_job(self, job: Job) -> None:
         """Add the job to the history. Any thread may call it."""
-        with self._adding:
-            self._job_log.add_job(job)
+        self._jobs.add(job)
 
     def all(self, stop: threading.Event | None = None) -> None:
         """Bring all tables of a stream to one cut (TBL-10).
@@ -192,8 +197,9 @@ class Applies:
         self._begin_anew()
         with ThreadPoolExecutor(MAX_PARALLEL_APPLIES) as threads:
             for stream, names in self._names.items():
-                self._begin(threads, _Round(stream, self._cut(stream), None, set(names)), stop)
+                self._begin(threads, _Round(stream, self._cut(stream)[0], None, set(names)), stop)
             self._settle_all(threads)
+        self._jobs.write()
         self._definitions.publish(self._definitions.unpublished(self._tables.going_on()))
 
     @property
@@ -217,6 +223,7 @@ class Applies:
             try:
                 while not stop.is_set():
                     check()
+                    self._jobs.write_due()
                     for stream in self._settle():
                         upkeep.ask(stream)
                     upkeep.begin_due()
@@ -229,7 +236,10 @@ class Applies:
             except BaseException:
                 self._cancel(threads)
                 raise
-            self._settle_all(threads)
+            else:
+                self._settle_all(threads)
+            finally:
+                self._jobs.write()
 
     def _begin_due(self, threads: ThreadPoolExecutor) -> None:
         now = time.monotonic()
@@ -247,14 +257,18 @@ class Applies:
             changed = set(self._definitions.changed(self._tables.going_on()))
             for name in (changed | self._tables.due()) - under_way:
                 stream = self._config.tables[name].stream
-                self._begin(threads, _Round(stream, self._cut(stream), None, {name}))
+                self._begin(threads, _Round(stream, self._cut(stream)[0], None, {name}))
+        busy = {
+            round_.stream for round_, name in self._under_way.values() if name not in self._large
+        }
         for stream, turns in self._turns.items():
+            if stream in busy:
+                continue
             paces, last_cut = self._paces_of(stream), self._cuts.get(stream)
             has_news = self._news[stream] or now >= self._looked[stream] + self._look_every_s
             if now >= turns.ready_at(paces) and (has_news or turns.due(paces, now, last_cut)):
                 self._news[stream], self._looked[stream] = False, now
-                cut = self._cut(stream)
-                this_cut = (cut.batch, cut.low_watermark, cut.ignores_watermark)
+                cut, this_cut = self._cut(stream)
                 self._cuts[stream] = this_cut
                 names = set(turns.take(paces, now, this_cut))
                 self._begin(threads, _Round(stream, cut, turns, names))
@@ -291,10 +305,15 @@ class Applies:
             pass
         self._wake.clear()
 
-    def _cut(self, stream: str) -> Cut:
+    def _cut(self, stream: str) -> tuple[Cut, Hashable]:
+        """The newest cut, and all of it that gives a table something to apply: a batch alone does
+        not, unless the low watermark is ignored.
+        """
         config = self._config.streams[stream]
         progress = repeating(self._changelogs[stream].progress, f"stream {stream}", self._on_event)
-        return progress.cut(self._ports[stream].now(), config.stall_after_s, config.wait_s)
+        cut = progress.cut(self._ports[stream].now(), config.stall_after_s, config.wait_s)
+        batch = cut.batch if cut.ignores_watermark else 0
+        return cut, (batch, cut.low_watermark, progress.late, progress.losses)
 
     def _begin(
         self, threads: ThreadPoolExecutor, round_: _Round, stop: threading.Event | None = None
@@ -336,27 +355,28 @@ class Applies:
         for future in [future for future in self._under_way if future.done()]:
             round_, name = self._under_way.pop(future)
             round_.under_way.discard(name)
-            applied = False
+            applied, lasted = False, 0.0
             if (brought := future.result()) is not None:
-                applied, round_.reached[name] = brought
+                applied, round_.reached[name], lasted = brought
+            if name in self._large:
+                self._large.discard(name)
+                lasted = 0.0
             if round_.turns is not None:
-                round_.turns.ended(name, applied=applied)
+                round_.turns.ended(name, applied=applied, lasted=lasted)
             if not round_.under_way:
                 self._record(round_.stream, round_.cut, round_.reached)
                 ended.add(round_.stream)
         return ended
 
     def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> _Brought | None:
-        """Bring a table to a cut. Returns whether it changed, and its newest version. None: it is
-        stopped, or was opened again.
-        """
+        """Bring a table to a cut. None: it is stopped, or was opened again."""
         with self._entry, self._alone[name], in_pool(self._spark, Pool.APPLY):
             follow_cores(self._spark)
 
             def bring() -> _Brought:
-                is_going_on = stop is None or not stop.is_set()
+                is_going_on, began = stop is None or not stop.is_set(), time.monotonic()
                 applied = is_going_on and self._follow(name) and self._apply(name, cut)
-                return applied, self._tables[name].newest()
+                return applied, self._tables[name].newest(), time.monotonic() - began
 
             return self._tables.use(name, bring)
 
@@ -401,9 +421,10 @@ class Applies:
                 return apply(
                     *(table, changelog, definition.source, cut),
                     publish=ports.publish,
-                    on_step=lambda step: self._on_step(f"table {name}: {step}"),
+                    on_step=partial(self._step, name),
                     rules=rules,
                     merge_few=self._merge_few,
+                    turn=self._turn,
                 )
 
         began = time.thread_time()
@@ -442,6 +463,12 @@ class Applies:
             self._on_event(_applied_event(name, applied, (ports.now() - started_at) / 1_000_000))
         return True
 
+    def _step(self, name: str, step: str) -> None:
+        if step == LEFT_TO_SPARK:
+            self._large.add(name)  # a round of other tables need not wait for it
+            self._wake.set()
+        self._on_step(f"table {name}: {step}")
+
     def _tell_writer(self, name: str, reason: str) -> None:
         """Tell once why the commits of a table are made by Delta."""
         if reason and self._left_to_delta.get(name) != reason:
@@ -471,6 +498,32 @@ def _applied_event(name: str, applied: Applied, seconds: float) -> Event:
         low_watermark=None if low is None else view_of_time(low),
         is_consistent_cut=state.is_consistent_cut,
     )
+
+
+class _Jobs:
+    """The jobs that wait for a commit of the history. Any thread may add one."""
+
+    def __init__(self, add_jobs: Callable[[Sequence[Job]], None]) -> None:
+        self._add_jobs, self._changing = add_jobs, threading.Lock()
+        self._waiting = list[Job]()
+        self._written = time.monotonic()
+
+    def add(self, job: Job) -> None:
+        """Add a job. Only that of a successful apply waits for others."""
+        self._waiting.append(job)
+        if job.kind is not JobKind.APPLY or job.error:
+            self.write()
+
+    def write_due(self) -> None:
+        if time.monotonic() >= self._written + JOBS_EVERY_S:
+            self.write()
+
+    def write(self) -> None:
+        with self._changing:
+            self._written, jobs = time.monotonic(), self._waiting[:]
+            if jobs:
+                self._add_jobs(jobs)
+                del self._waiting[: len(jobs)]
 
 
 class _Entry:

@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -27,6 +30,7 @@ from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.spark.storage.table import Table
 from connector.spark.stream_ingest import StreamIngest
+from connector.spark.turn import Turn
 from connector.state.apply_level import MergeFew
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.maintenance_schedule import LATE_PACES, LOG_BEYOND_S, NEWEST_CUT_KEPT_US
@@ -34,6 +38,9 @@ from connector.state.overrides import pace_in_force
 from connector.state.stream_progress import Cut, Progress
 from connector.state.unapplied import BatchContents
 from connector.tables.definition import TableDefinition
+
+CUTS_EVERY_S: Final = 10.0
+"""How often the cut of a stream is recorded: each record is a commit."""
 
 
 class Pipeline:
@@ -57,13 +64,17 @@ class Pipeline:
         self._job_log = job_log
         self._on_step = on_step
         self._cuts = {name: job_log.newest_cut(name) for name in config.streams}
+        self._reached = dict[str, CutRecord]()
+        self._recorded_at = dict.fromkeys(config.streams, -math.inf)
         self._on_event = on_event
+        turn = Turn()
         self._streams = {
             name: StreamIngest(
                 *(spark, config, stream, ports[name], on_event, job_log.bounds),
                 on_step=partial(self._step, f"stream {name}"),
                 on_batch=partial(self._batch_logged, name),
                 lack_nothing_of=partial(self._lack_nothing_of, name),
+                turn=turn,
             )
             for name, stream in config.streams.items()
         }
@@ -74,6 +85,7 @@ class Pipeline:
         self._applies = Applies(
             *(spark, config, self._tables, changelogs, ports, job_log, merge_few),
             Listener(self._record, lambda event: self._on_event(event), on_step, table_ports),
+            turn,
         )
         self._report()
 
@@ -120,14 +132,13 @@ class Pipeline:
         job = Job(JobKind.REBUILD, name, ports.now(), 0)
         on_step = partial(self._step, f"table {name}")
         state = copy_base(table.spark, table.folder, definition, on_step=on_step).table_state
-        self._job_log.add_job(
-            replace(
-                job,
-                ended_at=ports.now(),
-                to_batch=state.to_batch,
-                watermark_after=state.apply_watermark,
-            )
+        ended = replace(
+            job,
+            ended_at=ports.now(),
+            to_batch=state.to_batch,
+            watermark_after=state.apply_watermark,
         )
+        self._job_log.add_jobs([ended])
         self._on_event(
             info("TABLE_COPIED", f"copied from table {definition.start_from}", table=name)
         )
@@ -141,7 +152,7 @@ class Pipeline:
             if not stop.is_set():
                 once = partial(self._ingest_once, ingest, stop)
                 repeating(once, f"stream {name}", self._on_event, stop)
-        self._applies.all(stop)
+        self._apply_all(stop)
         for stream in self._streams:
             self._maintain(stop, stream)
 
@@ -170,12 +181,19 @@ class Pipeline:
         except (BrokerError, DeliveryError):
             # Kafka may be away for hours. Tables need not wait for it.
             with suppress(BrokerError, DeliveryError):
-                self._applies.all(stop)
+                self._apply_all(stop)
             raise
         if not is_replaced():
-            self._applies.all()
+            self._apply_all()
+
+    def _apply_all(self, stop: threading.Event | None = None) -> None:
+        try:
+            self._applies.all(stop)
+        finally:
+            self._record_reached(CUTS_EVERY_S)
 
     def _check(self, *, again: bool = True) -> None:
+        self._record_reached()
         for ingest in self._streams.values():
             ingest.check(again=again)
 
@@ -357,23 +375,33 @@ class Pipeline:
         ):
             return
         merged, versions = _merged_and_versions(newest)
-        with self._recording:
-            # The newest record is the one with the latest time.
-            record = CutRecord(
-                *(stream, cut.low_watermark, cut.batch, 0, merged),
-                recorded_at=self._ports[stream].now(),
-                versions=versions,
-            )
-            follows = record.follows(self._cuts[stream])
-            if follows is not None:
-                self._job_log.add_cut(follows)
-                self._cuts[stream] = follows
+        self._reached[stream] = CutRecord(
+            *(stream, cut.low_watermark, cut.batch, 0, merged),
+            recorded_at=self._ports[stream].now(),
+            versions=versions,
+        )
+        self._record_reached()
+
+    def _record_reached(self, early_s: float = 0.0) -> None:
+        """Record the newest cut of each stream, if the last one was recorded `CUTS_EVERY_S` ago,
+        less `early_s`.
+        """
+        now = time.monotonic()
+        for stream in [*self._reached]:
+            if now < self._recorded_at[stream] + CUTS_EVERY_S - early_s:
+                continue
+            with self._recording:
+                follows = self._reached.pop(stream).follows(self._cuts[stream])
+                if follows is not None:
+                    self._job_log.add_cut(follows)
+                    self._cuts[stream], self._recorded_at[stream] = follows, now
 
     def _record_again(self, stream: str) -> None:
         """Record the newest cut with today's versions, if they show the same rows.
 
         Then the files of the versions recorded before can be deleted (TBL-15, TBL-17).
         """
+        self._record_reached(CUTS_EVERY_S)  # the newest record is the one with the latest time
         recorded = self._cuts[stream]
         if self._has_stopped(stream):
             return

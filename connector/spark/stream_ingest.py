@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,9 +78,11 @@ class StreamIngest:
         on_step: Callable[[str], None] = lambda step: None,
         on_batch: OnBatch = lambda progress, offsets, seconds, contents: None,
         lack_nothing_of: Callable[[int, bool], bool] = lambda batch, as_cut: False,
+        turn: AbstractContextManager[object] = nullcontext(),  # noqa: B008, it has no state
     ) -> None:
         """`lack_nothing_of` says whether no table lacks a change up to an ingest batch. With the
-        second argument, each table must be a consistent cut, too.
+        second argument, each table must be a consistent cut, too. Small batches are logged in the
+        `turn` of small work.
         """
         self._spark, self._config, self._stream = spark, config, stream
         self._earliest = ports.earliest
@@ -110,6 +112,7 @@ class StreamIngest:
             known_families=frozenset(column.family for table in tables for column in table.columns),
             reject_unknown_tables=stream.unknown_tables is UnknownTables.REJECT,
             on_step=on_step,
+            turn=turn,
         )
         self._tables = tables
         self._in_flight = threading.Lock()

@@ -15,8 +15,8 @@ has written. The files are named as Delta names them: each is the JSON of an act
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from connector.state.maintenance_schedule import DataFile
 from connector.state.table_state import TableState
@@ -96,7 +96,7 @@ class SmallApply:
     - `below` is the low watermark of the cut: changes at or above it are deferred. None: no change
       is deferred. Deletes below `horizon` may be forgotten.
     - `changelog` is the folder of the changelog, and `changes` its files with all changes after
-      `before.complete_to_batch`, up to the cut.
+      `before.complete_to_batch`, up to the cut. `held` has the changes in some of them, by path.
     - `table` is the folder of the table, and `rows` its files.
     - `tombstones` is the folder of the tombstone table, which may not exist yet, and `removed` its
       files.
@@ -112,6 +112,7 @@ class SmallApply:
     horizon: int | None
     changelog: str
     changes: tuple[str, ...]
+    held: Mapping[str, Any] = field(default_factory=dict)
     table: str
     rows: tuple[str, ...]
     tombstones: str

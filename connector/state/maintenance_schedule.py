@@ -29,9 +29,9 @@ it. So compactions take less than a tenth of the time. The wait is limited, and 
 end it: from 500 files on, Delta does not list them beside each commit. Maintenance that failed is
 repeated after the longest wait.
 """
-LATE_PACES: Final = 3
+LATE_PACES: Final = 6
 """Applies are late if a batch waits for longer than so many paces of a table. If they are in time,
-it waits for up to one pace, and its apply takes up to one.
+it waits for up to two paces, and its apply takes up to two.
 """
 LATE_AT_MOST_US: Final = 2 * MINUTE_US
 """Maintenance waits so long while applies are late. Without it, they would become later still."""

@@ -20,7 +20,11 @@ from connector.errors import argument_invalid
 
 APPLY_EVERY_S: Final = 2.0
 """The pace of a table without a declared bound or pace."""
-MIN_APPLY_EVERY_S: Final = 1.0
+MIN_APPLY_EVERY_S: Final = 0.25
+REST: Final = 3
+"""A table waits so many times the length of its last small apply, but at most twice its pace, from
+one start to the next. So applies leave time for batches.
+"""
 LEAST_RATE: Final = 0.001
 MOST_RATE: Final = 1_000_000.0
 """The limits of `max_changes_per_s`."""
@@ -31,19 +35,23 @@ LOOK_AGAIN_S: Final = 10.0
 
 
 def pace_s(apply_every_s: int | None, max_staleness_s: int | None) -> float:
-    """Return the pace: `apply_every`, or half of the bound. None and 0: no bound."""
-    wanted = apply_every_s or (max_staleness_s / 2 if max_staleness_s else APPLY_EVERY_S)
+    """Return the pace: `apply_every`, or a quarter of the bound. None and 0: no bound."""
+    wanted = apply_every_s or (max_staleness_s / 4 if max_staleness_s else APPLY_EVERY_S)
     return max(MIN_APPLY_EVERY_S, wanted)
 
 
 @dataclass(slots=True)
 class _LastApply:
-    """The last apply with changes, the last apply, and its cut."""
+    """The last apply with changes, how long it was, the last apply, and its cut."""
 
     started: float = -math.inf
+    lasted: float = 0.0
     looked: float = -math.inf
     cut: Hashable = None
     is_at_work: bool = False
+
+    def ready_at(self, pace: float) -> float:
+        return self.started + min(max(pace, REST * self.lasted), 2 * pace)
 
 
 @dataclass(slots=True)
@@ -61,7 +69,7 @@ class ApplySchedule:
         """Return when the time of the next table comes. Infinity: all tables are being applied."""
         turns = [(self._last_apply(name), pace) for name, pace in paces.items()]
         return min(
-            (turn.started + pace for turn, pace in turns if not turn.is_at_work), default=math.inf
+            (turn.ready_at(pace) for turn, pace in turns if not turn.is_at_work), default=math.inf
         )
 
     def take(self, paces: Mapping[str, float], now: float, cut: Hashable) -> tuple[str, ...]:
@@ -92,7 +100,7 @@ class ApplySchedule:
         ready = [
             (name, turn, pace)
             for name, turn, pace in turns
-            if not turn.is_at_work and now >= turn.started + pace
+            if not turn.is_at_work and now >= turn.ready_at(pace)
         ]
         return {
             name
@@ -100,13 +108,15 @@ class ApplySchedule:
             if turn.cut != cut or now >= turn.looked + max(pace, LOOK_AGAIN_S)
         }
 
-    def ended(self, name: str, *, applied: bool) -> None:
-        """Report the end of the apply of a table. `applied`: there was something to apply."""
+    def ended(self, name: str, *, applied: bool, lasted: float = 0.0) -> None:
+        """Report the end of the apply of a table. `applied`: there was something to apply.
+        `lasted` is its length, if it was small.
+        """
         turn = self._last_apply(name)
         assert turn.is_at_work, name
         turn.is_at_work = False
         if applied:
-            turn.started = turn.looked
+            turn.started, turn.lasted = turn.looked, lasted
 
     def _last_apply(self, name: str) -> _LastApply:
         return self._by_table.setdefault(name, _LastApply())

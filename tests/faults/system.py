@@ -17,7 +17,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -369,9 +369,9 @@ class System:
         """A new pipeline, as `connector run` makes it."""
         jobs = Jobs(self.config.warehouse)
 
-        def add_job(job: Job) -> None:
+        def add_jobs(ended: Sequence[Job]) -> None:
             points.reach("job: not kept yet")
-            jobs.add_job(job)
+            jobs.add_jobs(ended)
             points.reach("job: kept")
 
         def add_cut(cut: CutRecord) -> None:
@@ -380,7 +380,7 @@ class System:
             points.reach("cut: kept")
 
         job_log = JobLog(
-            add_job,
+            add_jobs,
             add_cut,
             jobs.newest_cut,
             last_clean_up=jobs.last_clean_up,

@@ -459,7 +459,7 @@ def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
     )
     kept = History(config.warehouse)
     job_log = JobLog(
-        kept.add_job,
+        kept.add_jobs,
         kept.add_cut,
         kept.newest_cut,
         last_clean_up=kept.last_clean_up,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -61,6 +62,8 @@ KEPT_CHANGES: Final = 200_000
 """Up to this many changes are kept in memory between their analysis and the merge. More are read
 again.
 """
+LEFT_TO_SPARK: Final = "left to Spark"
+"""The step of an apply that is not small."""
 _TRIES: Final = 5
 """How often an apply begins, if other programs replace files of its table."""
 
@@ -87,12 +90,14 @@ def apply(
     on_step: Callable[[str], None] = lambda step: None,
     rules: LetterRules = NO_RULES,
     merge_few: MergeFew | None = None,
+    turn: AbstractContextManager[object] = nullcontext(),  # noqa: B008, it has no state
 ) -> Applied | None:
     """Bring the table to `cut`, which was chosen from the changelog's progress. None: it is there,
     or at a later one.
 
-    `publish` delivers dead letters, or raises. `merge_few` merges few changes without Spark. Raises
-    `TableError`, `WriterConflictError`, `DeliveryError`. The table is then unchanged.
+    `publish` delivers dead letters, or raises. `merge_few` merges few changes without Spark, in the
+    `turn` of small work. Raises `TableError`, `WriterConflictError`, `DeliveryError`. The table is
+    then unchanged.
 
     If another program replaces files of the table meanwhile, without a change of rows, the apply
     begins again (RUN-3).
@@ -106,6 +111,7 @@ def apply(
                 on_step=on_step,
                 rules=rules,
                 merge_few=merge_few,
+                turn=turn,
             )
         except WriterConflictError:
             version, state = table.newest()
@@ -124,6 +130,7 @@ def _apply(
     on_step: Callable[[str], None],
     rules: LetterRules,
     merge_few: MergeFew | None,
+    turn: AbstractContextManager[object],
 ) -> Applied | None:
     on_step("apply begun")
     (version, before), newest = table.newest(), changelog.newest()
@@ -147,11 +154,13 @@ def _apply(
     is_plain = blocked is None and not before.blocked_rows
     is_plain = is_plain and not truncation.is_new and truncation.unnumbered is None
     if is_plain and merge_few is not None:
-        applied = _apply_few(
-            *(table, changelog, version, before, cut, newest, truncation), merge_few, on_step
-        )
+        with turn:
+            applied = _apply_few(
+                *(table, changelog, version, before, cut, newest, truncation), merge_few, on_step
+            )
         if applied is not None:
             return applied
+    on_step(LEFT_TO_SPARK)
     table.list_files()
     letters = _Letters(publish, partial(rules.published, table.layout.definition.name), before)
     with caching() as cache:
@@ -208,6 +217,7 @@ def _apply_few(
             horizon=cut.horizon if definition.order is OrderBy.COMMIT else before.horizon,
             changelog=changelog.path,
             changes=recent.files,
+            held=recent.held,
             table=table.path,
             rows=rows if recent.count else (),
             tombstones=table.tombstones.path,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -102,8 +103,10 @@ class Ingest:
         known_families: frozenset[str] = frozenset(),
         reject_unknown_tables: bool,
         on_step: Callable[[str], None] = lambda step: None,
+        turn: AbstractContextManager[object] = nullcontext(),  # noqa: B008, it has no state
     ) -> None:
-        self._stream = stream
+        """Small batches are logged in the `turn` of small work."""
+        self._stream, self._turn = stream, turn
         self._changelog = changelog
         self._ports = ports
         self._known_tables = known_tables
@@ -559,19 +562,20 @@ class Ingest:
         if has_replays(records):
             return False
         self._learn(registry_ids(records))
-        rows = changelog_rows(
-            IngestJob(
-                records=records,
-                rules=rules,
-                schemas=self._schemas,
-                topic=self._stream.topic,
-                topic_id=batch.topic_id,
-                ingest_batch=batch.ingest_batch,
-                ingest_time=self._ports.now(),
+        with self._turn:
+            rows = changelog_rows(
+                IngestJob(
+                    records=records,
+                    rules=rules,
+                    schemas=self._schemas,
+                    topic=self._stream.topic,
+                    topic_id=batch.topic_id,
+                    ingest_batch=batch.ingest_batch,
+                    ingest_time=self._ports.now(),
+                )
             )
-        )
-        settle = partial(self._settled, batch=batch, before=before, rows=rows)
-        self._changelog.append_few(batch, rows, settle)
+            settle = partial(self._settled, batch=batch, before=before, rows=rows)
+            self._changelog.append_few(batch, rows, settle)
         return True
 
     def _learn_schemas(self, rows: DataFrame) -> None:

@@ -191,6 +191,8 @@ class Changelog(ChangelogReader):
         before = self._before(batch)
         with self._explained():
             files = (self._written(rows, MIXED_SLOT),) if len(rows) else ()
+            for action in files:
+                self._recent.keep(json.loads(action)["add"]["path"], rows)
             self._append_written(files, "batch", before, batch, settle)
 
     def _append_written(

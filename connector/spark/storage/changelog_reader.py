@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector import warehouse as paths
 from connector.clock import now_us
+from connector.engine.recent import RecentFiles
 from connector.errors.changelog import frontier_missing
 from connector.spark.storage.changelog_columns import ENTRIES, IS_STAGED, SLOT_OF_TABLE
 from connector.spark.storage.delta_log import DeltaLog
@@ -69,11 +71,14 @@ _REPLACED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Recent changes. `files` are their files as actions of Delta. `count` is the number of rows in
-    the files, which may be more than there are changes. `rows` returns the changes.
+    """Recent changes. `files` are their files as actions of Delta. `held` has the changes in some
+    of the files, by path, with the columns `OF_CHANGE`. `count` is the number of rows in the other
+    files, which may be more than there are changes, and of the changes in `held`. `rows` returns
+    the changes.
     """
 
     files: tuple[str, ...]
+    held: Mapping[str, pa.Table]
     count: int
     rows: Callable[[], DataFrame]
 
@@ -86,6 +91,7 @@ class ChangelogReader:
         self.log = DeltaLog(spark, path)
         self._frontier = (0, UNKNOWN)
         self._freshness_file: str | None = None
+        self._recent = RecentFiles()
 
     @property
     def _freshness_path(self) -> str:
@@ -196,8 +202,8 @@ class ChangelogReader:
         """
         if self._has_released(after):
             return None
-        newest, slots = self.log.newest(), {str(table_slot(source)), str(MIXED_SLOT)}
-        named, count, kept_s = list[str](), 0, _NO_BATCH
+        newest = self.log.newest()
+        added, kept_s = list[str](), _NO_BATCH
         for commit in islice(self.log.back_from(newest.version if newest else -1), _RECENT_COMMITS):
             metadata = commit.stored
             if metadata is not None and metadata["ingest_batch"] <= after:
@@ -211,13 +217,10 @@ class ChangelogReader:
                 continue
             if metadata["commit"] != "batch" or metadata["ingest_batch"] > to:
                 continue
-            for action in commit.added:
-                add = json.loads(action)["add"]
-                if add["partitionValues"]["slot"] in slots:
-                    named.append(action)
-                    count += int(json.loads(add["stats"])["numRecords"])
+            added += commit.added
         else:
             return None
+        named, held, count = self._with_changes(added, source)
 
         def rows() -> DataFrame:
             log = log_of(self.spark, self.path)
@@ -225,7 +228,29 @@ class ChangelogReader:
             rows = Files(self.spark, log, log.unsafeVolatileSnapshot(), added).rows()
             return rows.where((F.col("table") == source) & (F.col("kind") == "change"))
 
-        return Recent(tuple(named), count, rows)
+        return Recent(named, held, count, rows)
+
+    def _with_changes(
+        self, added: Iterable[str], source: str
+    ) -> tuple[tuple[str, ...], Mapping[str, pa.Table], int]:
+        """Those of the added files that may have changes of a source table, and what `Recent` says
+        of them.
+        """
+        slots = {str(table_slot(source)), str(MIXED_SLOT)}
+        named, held, count = list[str](), dict[str, pa.Table](), 0
+        for action in added:
+            add = json.loads(action)["add"]
+            if add["partitionValues"]["slot"] not in slots:
+                continue
+            changes = self._recent.changes(add["path"], source)
+            if changes is None:
+                count += int(json.loads(add["stats"])["numRecords"])
+            elif len(changes):
+                held[add["path"]] = changes
+                count += len(changes)
+            if changes is None or len(changes):
+                named.append(action)
+        return tuple(named), held, count
 
     def batch_files(self, ingest_batch: int) -> tuple[str, ...]:
         """The files with the rows of the newest batch, as actions of Delta. They may have rows of

@@ -42,6 +42,8 @@ _FILE: Final = re.compile(
 """The name of a file of the log, with its size and time, in the text of its status."""
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _DELETED_AT_ONCE: Final = 5_000
+_MOST_MARKED: Final = 256
+"""So many commits stay in memory."""
 """A log that was never cleaned is cleaned in steps, because each file is a call."""
 _METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -69,6 +71,7 @@ class DeltaLog(Commits):
         """Why commits of files are made by Delta: what lowmark's own writer does not know."""
         self._version = -1
         self._read_last: tuple[str, Commit] | None = None
+        self._marked = dict[int, tuple[tuple[int, ...], Commit]]()
         self._new_commits: dict[int, CommitCount] | None = None
 
     def newest(self) -> Commit | None:
@@ -104,6 +107,19 @@ class DeltaLog(Commits):
         while commit.stored is not None and commit.version + 1 in files:
             commit = self._next(commit)
         self._version, self._read_last = commit.version, (files[commit.version], commit)
+        return commit
+
+    def _alone(self, version: int) -> Commit | None:
+        """As in `Commits`. A local file that did not change is read once."""
+        if self._local is None or (mark := self._local.mark(commit_file(version))) is None:
+            return super()._alone(version)
+        held = self._marked.get(version)
+        if held is not None and held[0] == mark:
+            return held[1]
+        if (commit := super()._alone(version)) is not None:
+            if len(self._marked) >= _MOST_MARKED:
+                self._marked.clear()
+            self._marked[version] = (mark, commit)
         return commit
 
     def _next(self, commit: Commit) -> Commit:
