@@ -391,7 +391,8 @@ class Pipeline:
             if now < self._recorded_at[stream] + CUTS_EVERY_S - early_s:
                 continue
             with self._recording:
-                follows = self._reached.pop(stream).follows(self._cuts[stream])
+                reached = self._reached.pop(stream, None)
+                follows = None if reached is None else reached.follows(self._cuts[stream])
                 if follows is not None:
                     self._job_log.add_cut(follows)
                     self._cuts[stream], self._recorded_at[stream] = follows, now

@@ -123,8 +123,8 @@ class TableDefinition:
     - `key` has the key columns, and `columns` the other columns.
     - `order` says which change is newer.
     - `max_staleness_s` is the declared `max_staleness`. With None or 0, every read is a fresh read.
-    - `apply_every_s` is the time between two applies. With None, it is half of `max_staleness_s`
-      (JOB-2).
+    - `apply_every_s` is the time between two applies. With None, it is a quarter of
+      `max_staleness_s` (JOB-2).
     - `keep_unmapped` keeps cells that no column shows.
     - `deletion_vectors` allows the table to use them.
     - `block_rows`: a dead letter blocks the later changes of its row.

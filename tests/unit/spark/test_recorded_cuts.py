@@ -29,7 +29,7 @@ def pipeline(recorded: CutRecord, added: list[CutRecord], meanwhile: Any) -> Any
     made._tables = OpenTables(["t"], lambda name: None, lambda name: table, NO_PORTS)
     made._ports = {"s": SimpleNamespace(now=lambda: 100)}
     made._job_log = SimpleNamespace(add_cut=added.append)
-    made._recording, made._cuts = threading.Lock(), {"s": recorded}
+    made._recording, made._cuts, made._reached = threading.Lock(), {"s": recorded}, {}
     return made
 
 

@@ -82,8 +82,8 @@ def test_overrides_are_read_as_they_were_written_with_their_author(tmp_path: Pat
 
 
 def test_a_pace_is_set_beside_a_bound_and_unset_without_it(tmp_path: Path) -> None:
-    """JOB-2, TBL-20: what is set outranks the configuration; half of a bound that is set is the
-    pace where none is.
+    """JOB-2, TBL-20: what is set outranks the configuration; a quarter of a bound that is set is
+    the pace where none is.
     """
     overrides, table = Overrides(str(tmp_path)), replace(defined("one", 600), apply_every_s=50)
     overrides.set(Override("max_staleness_s", "one", 60, 1, "ann"))
@@ -91,11 +91,11 @@ def test_a_pace_is_set_beside_a_bound_and_unset_without_it(tmp_path: Path) -> No
     overrides.set(Override("max_staleness_s", "other", 20, 3, "ann"))
     assert (overrides.bounds(), overrides.paces()) == ({"one": 60, "other": 20}, {"one": 7})
     assert pace_in_force(table, overrides.bounds(), overrides.paces()) == 7
-    assert pace_in_force(defined("other", 600), overrides.bounds(), overrides.paces()) == 10
+    assert pace_in_force(defined("other", 600), overrides.bounds(), overrides.paces()) == 5
     overrides.set(Override("apply_every_s", "one", None, 4, "bob"))
     assert (overrides.bounds(), overrides.paces()) == ({"one": 60, "other": 20}, {})
     assert pace_in_force(table, overrides.bounds(), overrides.paces()) == 50
-    assert pace_in_force(defined("third", 600), {}, {}) == 300
+    assert pace_in_force(defined("third", 600), {}, {}) == 150
 
 
 def test_a_setting_that_no_table_has_is_not_stored_but_the_oldest_always_is(tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ def applied(schedule: ApplySchedule, *names: str) -> None:
         schedule.ended(name, applied=True)
 
 
-def test_the_pace_is_what_is_set_or_half_of_the_bound() -> None:
-    """JOB-2: at least a second; 0 is no bound."""
-    assert pace_s(None, 600) == 300
-    assert pace_s(None, 5) == 2.5
+def test_the_pace_is_what_is_set_or_a_quarter_of_the_bound() -> None:
+    """JOB-2: at least a quarter of a second; 0 is no bound."""
+    assert pace_s(None, 600) == 150
+    assert pace_s(None, 5) == 1.25
     assert pace_s(3600, 600) == 3600
     assert pace_s(7, None) == 7
     assert (pace_s(None, None), pace_s(None, 0)) == (APPLY_EVERY_S, APPLY_EVERY_S)
@@ -53,6 +53,19 @@ def test_a_pace_counts_from_start_to_start() -> None:
     assert schedule.take({"t": 10.0}, 110, 3) == ("t",)
     applied(schedule, "t")
     assert schedule.take({"t": 10.0}, 135, 4) == ("t",)
+
+
+def test_a_table_rests_after_a_small_apply() -> None:
+    """JOB-2: three times its length from start to start, within twice the pace; a large apply is
+    one of Spark, and needs no rest.
+    """
+    schedule, paces, started = ApplySchedule(), {"t": 1.0}, 100.0
+    for number, (lasted, gap) in enumerate(((0.1, 1.0), (0.5, 1.5), (9.0, 2.0), (0.0, 1.0))):
+        assert schedule.take(paces, started, number) == ("t",)
+        schedule.ended("t", applied=True, lasted=lasted)
+        assert schedule.ready_at(paces) == started + gap
+        assert schedule.take(paces, started + gap - 0.01, number + 1) == ()
+        started += gap
 
 
 def test_a_short_pace_applies_its_table_alone_and_the_longest_applies_all() -> None:
