@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from connector.errors.sources import source_log_began_again, source_log_unknown
 from connector.sources.finished import RECENT, TRUNCATION, Finished, Past, keep_newest
 from connector.sources.model import (
+    BINLOG,
     LSN,
     Commit,
     End,
@@ -57,6 +58,19 @@ def next_position(commit: Commit) -> LogPosition:
     return (*commit.after[:-1], *(number + 1 for number in commit.after[-1:]))
 
 
+class _Again(NamedTuple):
+    """The first end that was read again, of those that the newest one has not followed yet.
+
+    `newest` is the transaction of the newest one. `is_old`: it is not proved that the transaction
+    of the last one is finished.
+    """
+
+    record: ForeignRecord
+    transaction: str
+    newest: str
+    is_old: bool
+
+
 class Arrivals(Sequencer):
     """Takes the records of a source with a transaction topic. `ByTransaction` releases them."""
 
@@ -98,7 +112,7 @@ class Arrivals(Sequencer):
         self._grown_to = dict(at.grown_to)
         self._end_records = deque[tuple[ForeignRecord, End | Poison]]()
         self._ended = dict[str, End]()
-        self._again: tuple[ForeignRecord, str] | None = None
+        self._again: _Again | None = None
         self._truncations = dict[str, tuple[ForeignRecord, End]]()
         self._arrived = dict[str, Arrived]()
         self._open = set[str]()
@@ -186,7 +200,7 @@ class Arrivals(Sequencer):
         if (earlier := self._ended.get(transaction)) is not None:
             if (earlier.count, earlier.commit) != (event.count, event.commit):
                 self._arrived.setdefault(transaction, Arrived()).contradicts = True
-            self.repetitions += 1
+            self._add_repeated(record, event.commit, Past.FINISHED)
             return
         if not event.commit.log:
             raise source_log_unknown(self._end_partition[0], transaction)
@@ -194,19 +208,47 @@ class Arrivals(Sequencer):
         dropped_at = self._dropped.get(transaction)
         if past is Past.NOT_FINISHED:
             are_dropped = dropped_at is not None and event.commit.time <= dropped_at + SILENT_US
-            if self._again is not None or are_dropped:
-                first = self._again[1] if self._again is not None else transaction
+            if are_dropped or self._is_behind_gap(event.commit):
+                first = self._again.transaction if self._again is not None else transaction
                 raise source_log_began_again(self._end_partition[0], first, transaction)
+            if event.commit.after > self._ends.get(event.commit.log, ()):
+                self._again = None
             self._first_end_at = self._first_end_at or record.timestamp
             self._ended[transaction] = event
             self._open.discard(transaction)
             self._end_records.append((record, event))
             return
+        self._add_repeated(record, event.commit, past)
+
+    def _add_repeated(self, record: ForeignRecord, commit: Commit, past: Past) -> None:
+        """Take the end of a transaction that is read or finished, or old."""
         self.repetitions += 1
-        if past is Past.FINISHED:
+        again, name, is_old = self._again, commit.transaction, past is Past.OLD
+        ends = (end for _, end in reversed(self._end_records) if isinstance(end, End))
+        pending = next(ends, None)
+        if again is not None:
+            is_newest = name == again.newest
+        elif pending is not None:
+            is_newest = name == pending.commit.transaction
+        else:
+            is_newest = self._finished.is_newest(name)
+        if not is_old and (commit.log == LSN or is_newest):
             self._again = None
-        elif self._again is None:
-            self._again = record, transaction
+        elif again is not None:
+            self._again = again._replace(is_old=is_old)
+        else:
+            newest = pending.commit if pending is not None else self._finished.newest
+            self._again = _Again(record, name, newest.transaction if newest else "", is_old)
+
+    def _is_behind_gap(self, commit: Commit) -> bool:
+        """Return whether a new transaction shows that the log began again, so that those before it
+        need not be repetitions. A replica may commit GTIDs in another order: then only an id that
+        is used again shows it.
+        """
+        if self._again is None:
+            return False
+        is_used_again = self._finished.has(commit.transaction)
+        return self._again.is_old or commit.log == BINLOG or is_used_again
 
     def _begin(self, partition: TopicPartition, start: int) -> PartitionQueue:
         """Return the queue of a partition that is new."""
@@ -374,7 +416,7 @@ class Arrivals(Sequencer):
     def starts(self) -> dict[TopicPartition, int]:
         waiting = [self._end_next, *(record.offset for record, _ in list(self._end_records)[:1])]
         if self._again is not None:
-            waiting.append(self._again[0].offset)
+            waiting.append(self._again.record.offset)
         starts = {partition: queue.start for partition, queue in self._queues.items()}
         return starts | {self._end_partition: min(waiting)}
 

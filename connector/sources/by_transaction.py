@@ -473,8 +473,7 @@ class ByTransaction(Arrivals):
     def _waiting_for_end(self) -> Waiting | None:
         """Return what is waited for when no end is left to release."""
         if self._again is not None:
-            record, transaction = self._again
-            return Waiting("again", transaction, record.timestamp)
+            return Waiting("again", self._again.transaction, self._again.record.timestamp)
         waiting = None
         if self._open:
             waiting = self._waiting_without_end(lambda entry: self._is_silent_since(entry.record))

@@ -4,7 +4,7 @@ Theory. The newest finished transactions are remembered one by one, with their i
 Of those that were forgotten, only the greatest commit time and the greatest position in each log
 are known. So a transaction
 
-- is finished if it is remembered: its id and its commit time are equal,
+- is finished if it is remembered: its id, its commit time and its end are equal,
 - is not finished if it is not remembered, and its commit time or its position is greater than that
   of every forgotten one,
 - is old otherwise. It is a forgotten one that is sent again, or one of a log that began again.
@@ -12,6 +12,11 @@ are known. So a transaction
 Debezium sends a stretch of its log again, from any place to its newest transaction. So if a
 remembered transaction follows, the old ones before it are of the same log, and finished. If one
 follows that is not finished, they are not: the log began again, under clocks that go back.
+
+Commit times of MySQL and MariaDB are seconds. So a log that began again under such a clock may have
+a remembered id in the same second. Then a transaction that is not finished follows before the
+newest one. In a binary log without GTIDs, that is proof. A replica that became the primary may have
+another order of GTIDs: there, an id that is used again in another second is proof.
 """
 
 from __future__ import annotations
@@ -91,6 +96,17 @@ class Finished:
     def newest(self) -> Remembered | None:
         """The newest transaction with an end that is no truncation of MySQL."""
         return next((r for r in reversed(self._recent.values()) if r.has_end), None)
+
+    def is_newest(self, transaction: str) -> bool:
+        """Return whether a transaction is finished, and none with an end was finished later."""
+        for remembered in reversed(self._recent.values()):
+            if remembered.transaction == transaction or remembered.has_end:
+                return remembered.transaction == transaction
+        return False
+
+    def has(self, transaction: str) -> bool:
+        """Return whether a transaction with this id is remembered."""
+        return transaction in self._recent
 
     @property
     def has_truncations(self) -> bool:

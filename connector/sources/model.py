@@ -217,8 +217,8 @@ class Waiting:
       snapshot or a truncation that may come before it were not read), `row` (a row of a snapshot
       may come behind what was not read: `transaction` is its place), `events` (a transaction lacks
       events), `count` (its events contradict its end or each other), `end` (it has no end, although
-      later ones have), `again` (Debezium sends transactions again, and has not come to one that is
-      remembered) and `topic` (there is no transaction topic: `transaction` is its name).
+      later ones have), `again` (Debezium sends transactions again, and has not come to the newest
+      one) and `topic` (there is no transaction topic: `transaction` is its name).
     - `transaction` is the next transaction, and `since` is Kafka's time of its end (µs).
     - `counts` and `arrived` are the numbers of its events by table, as it has them and as they were
       read. `missing` is the number of events that were not read.

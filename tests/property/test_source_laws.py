@@ -41,12 +41,12 @@ FOUND = {BINLOG: ("1 15", "350107344/5"), "uuid": ("2286409200 11",)}
 """Worlds whose log begins again, and in which a truncation of MySQL once had a wrong place."""
 GROWN = {
     LSN: ("2", "5", "249", "1000"),
-    BINLOG: ("0", "15", "2182"),
+    BINLOG: ("0", "15", "2182", "1047912678/11"),
     "uuid": ("0", "16"),
     "domain": ("8",),
 }
 """Worlds in which a row of a second snapshot was once released too early, or an event of the old
-log in a transaction of the new one.
+log in a transaction of the new one, or a transaction of the new log was dropped.
 """
 DROPPED = {LSN: ("23",), BINLOG: ("30", "111"), "uuid": ("30",), "domain": ("9", "1/10")}
 """Worlds in which a transaction once waited for events that had been dropped."""

@@ -528,6 +528,92 @@ def test_a_binary_log_with_truncations_that_begins_again_under_an_older_clock_st
         source.released()
 
 
+def commit_of(log: str, number: int, age_s: int) -> Commit:
+    """The commit of an event, without GTIDs or with them."""
+    name = {BINLOG: f"file=bin.1,pos={number}", "A": f"A:{number}", "0": f"0-1-{number}"}[log]
+    after = (1, number) if log == BINLOG else (number,)
+    time = NOW - age_s * 1_000_000
+    return Commit(time=time, transaction=name, sequence=1, log=log, after=after, at=(1, number, 0))
+
+
+def send(source: Source, log: str, number: int, age_s: int, *, key: int = 1) -> None:
+    commit = commit_of(log, number, age_s)
+    source.add(("t.a", 0), Row(table="a", commit=commit, key={"id": key}))
+    after = (*commit.after[:-1], commit.after[-1] + 1)
+    source.add((ENDS, 0), End(replace(commit, after=after, at=(), sequence=0), 1))
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_released", [False, True])
+@pytest.mark.parametrize("log", [BINLOG, "A", "0"])
+def test_a_log_that_begins_again_with_an_id_in_its_second_stops(
+    log: str, is_released: bool, is_killed: bool
+) -> None:
+    """SRC-2, `nothing_lost`: the clock goes back, and the new log has an id of the old one in the
+    same second. It is no repetition, because the newest transaction does not follow.
+    """
+    source = Source(by_transaction())
+    for number in (10, 20, 30):
+        send(source, log, number, 60 - number)
+    if is_released:
+        assert len(source.released()) == 3
+    send(source, log, 10, 50, key=2)
+    source.released()
+    waiting = source.sequencer.waiting
+    assert waiting is not None
+    assert (waiting.reason, waiting.transaction) == (
+        "again",
+        commit_of(log, 10, 50).transaction,
+    )
+    if is_killed:
+        source = again(source)
+        send(source, log, 10, 50, key=2)
+    number = 15 if log == BINLOG else 20
+    with pytest.raises(TopicError, match="and that did not come") as stopped:
+        send(source, log, number, 45)
+    assert stopped.value.code == "SOURCE_LOG_BEGAN_AGAIN"
+
+
+@pytest.mark.parametrize(
+    ("log", "repeated"),
+    [
+        (BINLOG, (10, 20, 10, 20, 30)),
+        ("A", (20, 30)),
+        ("A", (20, 30, 20)),  # a replica that became the primary has another order
+        ("0", (30,)),
+    ],
+)
+def test_transactions_that_are_sent_again_up_to_the_newest_are_repetitions(
+    log: str, repeated: tuple[int, ...]
+) -> None:
+    """SRC-2, `resumable`: each is published once."""
+    source = Source(by_transaction())
+    for number in (10, 20, 30):
+        send(source, log, number, 60 - number)
+    assert len(source.released()) == 3
+    for number in repeated:
+        send(source, log, number, 60 - number)
+        assert source.released() == []
+    send(source, log, 40, 20)
+    assert numbers(source.released()) == [(commit_of(log, 40, 20).transaction, 1)]
+
+
+def test_an_end_that_comes_behind_its_transaction_is_the_newest() -> None:
+    """SRC-2, `resumable`: an operator published the transaction without it."""
+    source, commit = Source(by_transaction()), commit_of(BINLOG, 20, 40)
+    send(source, BINLOG, 10, 50)
+    source.released()
+    source.add(("t.a", 0), Row(table="a", commit=commit, key={"id": 1}))
+    later = NOW + 60_000_000
+    source.released(later)
+    assert isinstance(source.sequencer, ByTransaction)
+    assert source.sequencer.skip(commit.transaction)
+    assert numbers(source.released(later)) == [(commit.transaction, 1)]
+    source.add((ENDS, 0), End(replace(commit, after=(1, 21), at=(), sequence=0), 1))
+    send(source, BINLOG, 30, 30)
+    assert numbers(source.released(later)) == [(commit_of(BINLOG, 30, 30).transaction, 1)]
+
+
 def test_later_transactions_that_fill_a_queue_release_no_part_of_one_that_lacks_an_event() -> None:
     """SRC-2, SRC-8: it fits into the queues, and an operator can publish it as it is."""
     source = Source(by_transaction(most_records=4))
