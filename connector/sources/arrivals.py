@@ -147,7 +147,7 @@ class Arrivals(Sequencer):
                 return
             transaction, event = ALONE, late
         elif not self._count(transaction, event, record):
-            self.repetitions += 1
+            self._drop(record, event)
             return
         queue.append(Entry(record, event, transaction), self._limits)
 
@@ -280,6 +280,23 @@ class Arrivals(Sequencer):
             self._tables.setdefault(partition[0], set()).add(event.table)
         return True
 
+    def _drop(self, record: ForeignRecord, event: Row | TruncatedTable | Skipped | Poison) -> None:
+        """Drop a repetition of an event that was counted. If it was sent before the copy that waits
+        in another partition, its place is kept until that is released: after a restart, that copy
+        may be read behind later transactions. An earlier event of the transaction keeps it, too.
+        """
+        self.repetitions += 1
+        partition, commit = record.partition, event.commit
+        queued = self._arrived[commit.transaction].queued
+        if partition in queued or isinstance(event, Skipped):
+            return
+        others = (self._queues[other] for other in +queued if other[0] == record.topic)
+        if any(queue.has_behind(record.timestamp, commit) for queue in others):
+            queued[partition] += 1
+            kept = Skipped("REPETITION", replace(commit, counts_again=False), event.table)
+            entry = Entry(record, kept, commit.transaction)
+            self._queues[partition].append(entry, self._limits)
+
     def _as_transaction(
         self, record: ForeignRecord, event: TruncatedTable
     ) -> TruncatedTable | Poison:
@@ -290,6 +307,9 @@ class Arrivals(Sequencer):
         commit = replace(commit, transaction=name, sequence=1, counts_again=False)
         past = self._finished.of_event(commit)
         if name in self._ended or past is Past.FINISHED:
+            first = self._truncations.get(name)
+            if first is not None and record.timestamp < first[0].timestamp:
+                self._truncations[name] = record, first[1]
             return replace(event, commit=commit)
         end = replace(commit, after=next_position(commit))
         self._ended[name] = End(end, 1)

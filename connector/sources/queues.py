@@ -38,7 +38,9 @@ _ANY: Final = 1
 
 
 class Entry(NamedTuple):
-    """An event that waits for its turn. One that was skipped counts in its transaction."""
+    """An event that waits for its turn. One that was skipped counts in its transaction, unless it
+    only keeps the place of a copy of another event that waits.
+    """
 
     record: ForeignRecord
     event: Row | TruncatedTable | Skipped | Poison
@@ -104,6 +106,18 @@ class PartitionQueue:
             is_full = 2 * len(self.entries) > limits[0] or 2 * self.bytes > limits[1]
             self.is_full = is_full and len(self.entries) > 1
         return entry
+
+    def has_behind(self, time: int, commit: Commit) -> bool:
+        """Return whether an event of this transaction and number waits that was sent after `time`,
+        by Kafka's time (µs).
+        """
+        for entry in reversed(self.entries):
+            if entry.record.timestamp <= time:
+                return False
+            other = entry.event.commit
+            if (other.transaction, other.sequence) == (commit.transaction, commit.sequence):
+                return True
+        return False
 
     def last_transaction(self) -> str:
         """Return the transaction of the last event that has one, or `ALONE`."""
