@@ -147,7 +147,7 @@ class Arrivals(Sequencer):
                 return
             transaction, event = ALONE, late
         elif not self._count(transaction, event, record):
-            self._drop(record, event)
+            self.repetitions += 1
             return
         queue.append(Entry(record, event, transaction), self._limits)
 
@@ -266,6 +266,8 @@ class Arrivals(Sequencer):
                 self._open.add(transaction)
         fingerprint = fingerprint_of(record, commit.time, commit.at)
         if not arrived.take(commit.sequence, fingerprint, position_of(record, commit)):
+            if partition not in arrived.queued:
+                self._keep_place(record, event, arrived)
             return False
         if commit.log != LSN and commit.at:
             arrived.at = min(arrived.at or commit.at, commit.at)
@@ -280,22 +282,26 @@ class Arrivals(Sequencer):
             self._tables.setdefault(partition[0], set()).add(event.table)
         return True
 
-    def _drop(self, record: ForeignRecord, event: Row | TruncatedTable | Skipped | Poison) -> None:
-        """Drop a repetition of an event that was counted. If it was sent before the copy that waits
-        in another partition, its place is kept until that is released: after a restart, that copy
-        may be read behind later transactions. An earlier event of the transaction keeps it, too.
+    def _keep_place(
+        self,
+        record: ForeignRecord,
+        event: Row | TruncatedTable | Skipped | Poison,
+        arrived: Arrived,
+    ) -> None:
+        """Keep the place of a repetition that is the first event of its transaction in its
+        partition, if it was sent before the copy that was counted, and that waits elsewhere: after
+        a restart, that copy may be read behind later transactions.
         """
-        self.repetitions += 1
-        partition, commit = record.partition, event.commit
-        queued = self._arrived[commit.transaction].queued
-        if partition in queued or isinstance(event, Skipped):
+        commit, topic = event.commit, record.topic
+        if isinstance(event, Skipped) or not any(
+            number and name == topic and self._queues[name, k].has_behind(commit, record)
+            for (name, k), number in arrived.queued.items()
+        ):
             return
-        others = (self._queues[other] for other in +queued if other[0] == record.topic)
-        if any(queue.has_behind(record.timestamp, commit) for queue in others):
-            queued[partition] += 1
-            kept = Skipped("REPETITION", replace(commit, counts_again=False), event.table)
-            entry = Entry(record, kept, commit.transaction)
-            self._queues[partition].append(entry, self._limits)
+        arrived.queued[record.partition] += 1
+        kept = Skipped("REPETITION", replace(commit, counts_again=False), event.table)
+        entry = Entry(record, kept, commit.transaction)
+        self._queues[record.partition].append(entry, self._limits)
 
     def _as_transaction(
         self, record: ForeignRecord, event: TruncatedTable

@@ -107,16 +107,16 @@ class PartitionQueue:
             self.is_full = is_full and len(self.entries) > 1
         return entry
 
-    def has_behind(self, time: int, commit: Commit) -> bool:
-        """Return whether an event of this transaction and number waits that was sent after `time`,
-        by Kafka's time (µs).
+    def has_behind(self, commit: Commit, record: ForeignRecord) -> bool:
+        """Return whether another copy of an event waits, and was sent behind its record, by Kafka's
+        time.
         """
-        for entry in reversed(self.entries):
-            if entry.record.timestamp <= time:
-                return False
-            other = entry.event.commit
-            if (other.transaction, other.sequence) == (commit.transaction, commit.sequence):
-                return True
+        if self.entries[-1].record.timestamp <= record.timestamp:
+            return False
+        same = commit.transaction, commit.sequence
+        for entry in self.entries:
+            if (entry.transaction, entry.event.commit.sequence) == same:
+                return entry.record.timestamp > record.timestamp
         return False
 
     def last_transaction(self) -> str:
