@@ -308,6 +308,8 @@ class Arrivals(Sequencer):
                 self._open.add(transaction)
         fingerprint = fingerprint_of(record, commit.time, commit.at)
         if not arrived.take(commit.sequence, fingerprint, position_of(record, commit)):
+            if partition not in arrived.queued:
+                self._keep_place(record, event, arrived)
             return False
         if commit.log != LSN and commit.at:
             arrived.at = min(arrived.at or commit.at, commit.at)
@@ -322,6 +324,27 @@ class Arrivals(Sequencer):
             self._tables.setdefault(partition[0], set()).add(event.table)
         return True
 
+    def _keep_place(
+        self,
+        record: ForeignRecord,
+        event: Row | TruncatedTable | Skipped | Poison,
+        arrived: Arrived,
+    ) -> None:
+        """Keep the place of a repetition that is the first event of its transaction in its
+        partition, if it was sent before the copy that was counted, and that waits elsewhere: after
+        a restart, that copy may be read behind later transactions.
+        """
+        commit, topic = event.commit, record.topic
+        if isinstance(event, Skipped) or not any(
+            number and name == topic and self._queues[name, k].has_behind(commit, record)
+            for (name, k), number in arrived.queued.items()
+        ):
+            return
+        arrived.queued[record.partition] += 1
+        kept = Skipped("REPETITION", replace(commit, counts_again=False), event.table)
+        entry = Entry(record, kept, commit.transaction)
+        self._queues[record.partition].append(entry, self._limits)
+
     def _as_transaction(
         self, record: ForeignRecord, event: TruncatedTable
     ) -> TruncatedTable | Poison:
@@ -332,6 +355,9 @@ class Arrivals(Sequencer):
         commit = replace(commit, transaction=name, sequence=1, counts_again=False)
         past = self._finished.of_event(commit)
         if name in self._ended or past is Past.FINISHED:
+            first = self._truncations.get(name)
+            if first is not None and record.timestamp < first[0].timestamp:
+                self._truncations[name] = record, first[1]
             return replace(event, commit=commit)
         end = replace(commit, after=next_position(commit))
         self._ended[name] = End(end, 1)

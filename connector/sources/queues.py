@@ -38,7 +38,9 @@ _ANY: Final = 1
 
 
 class Entry(NamedTuple):
-    """An event that waits for its turn. One that was skipped counts in its transaction."""
+    """An event that waits for its turn. One that was skipped counts in its transaction, unless it
+    only keeps the place of a copy of another event that waits.
+    """
 
     record: ForeignRecord
     event: Row | TruncatedTable | Skipped | Poison
@@ -104,6 +106,18 @@ class PartitionQueue:
             is_full = 2 * len(self.entries) > limits[0] or 2 * self.bytes > limits[1]
             self.is_full = is_full and len(self.entries) > 1
         return entry
+
+    def has_behind(self, commit: Commit, record: ForeignRecord) -> bool:
+        """Return whether another copy of an event waits, and was sent behind its record, by Kafka's
+        time.
+        """
+        if self.entries[-1].record.timestamp <= record.timestamp:
+            return False
+        same = commit.transaction, commit.sequence
+        for entry in self.entries:
+            if (entry.transaction, entry.event.commit.sequence) == same:
+                return entry.record.timestamp > record.timestamp
+        return False
 
     def last_transaction(self) -> str:
         """Return the transaction of the last event that has one, or `ALONE`."""

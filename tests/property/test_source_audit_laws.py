@@ -30,10 +30,15 @@ from connector.sources.model import (
 )
 from connector.sources.position import SourcePosition
 from connector.sources.queues import Arrived, Entry
-from tests.examples import tries
+from tests.examples import draws, tries
 from tests.property.source_bridge import Bridge
 from tests.property.source_world import ENDS, START, Topics, make, poison
 from tests.property.test_source_laws import LOGS, by_transaction, check, leaves_out_an_end
+
+TRUNCATED = {"uuid": ("4238365763 26",)}
+"""Worlds in which a killed bridge once read a truncation of MySQL too late, because it had read a
+later copy of it first.
+"""
 
 
 def audit_of(topics: Topics, bridge: Bridge, transactions: str = ENDS) -> list[SourceTopicAudit]:
@@ -109,8 +114,8 @@ def test_the_audit_of_a_bridge_finds_nothing(log: str, seed: int) -> None:
 @pytest.mark.parametrize("log", LOGS)
 def test_letters_and_ends_that_are_not_there_are_no_faults(log: str, seed: int) -> None:
     """SRC-6, SRC-7: poison, and an end that was left out."""
-    for number in tries(250, 30):
-        random = Random(f"{seed} {number}")
+    for drawn in draws(seed, tries(250, 30), *TRUNCATED.get(log, ())):
+        random = Random(drawn)
         is_readable = random.random() < 0.5  # all copies of a record are poison, or none
         _, topics = make(
             random,
@@ -122,7 +127,7 @@ def test_letters_and_ends_that_are_not_there_are_no_faults(log: str, seed: int) 
         poison(topics, random, is_readable=is_readable)
         bridge = Bridge(topics, by_transaction(ByTransaction, 1000), random)
         bridge.run(random.randrange(4))
-        assert not faults(audit_of(topics, bridge)), f"{seed} {number}"
+        assert not faults(audit_of(topics, bridge)), drawn
 
 
 class ReleasesRepetitions(ByPartition):

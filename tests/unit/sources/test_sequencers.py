@@ -681,6 +681,67 @@ def test_a_transaction_without_an_end_waits_in_front_of_a_truncation() -> None:
     assert (waiting.reason, waiting.transaction) == ("end", "A:2")
 
 
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_truncation_that_was_sent_to_two_partitions_has_the_place_of_its_first_copy(
+    is_ahead: bool,
+) -> None:
+    """SRC-2, `resumable`, `newest_wins`: the later copy is read first, behind a later transaction.
+    The bridge is killed, and does not publish that transaction before it has the truncation. Also
+    if the clock of the database is ahead, the order of reading changes no commit timestamp.
+    """
+
+    def commit(at: int) -> Commit:
+        time, name = NOW + is_ahead * 1_000_000, f"file=bin.1,pos={at}"
+        after, place = (1, at), (1, at + 1, 0)
+        return Commit(time=time, sequence=1, log=BINLOG, after=after, at=place, log_position=name)
+
+    truncated = TruncatedTable("a", commit(20))
+    commits = [replace(commit(at), transaction=str(at)) for at in (10, 30)]
+    first, later = (Row(table="a", commit=c, key={"id": 1}) for c in commits)
+    first_end, later_end = (End(replace(c, after=(1, c.after[1] + 1)), 1) for c in commits)
+    source = Source(by_transaction())
+    source.add(("t.a", 0), first)
+    source.add((ENDS, 0), first_end)
+    released = source.released()
+    assert [r.event for r in released] == [first]
+
+    source.add(("t.a", 0), later, time=NOW + 20)
+    source.add(("t.a", 0), truncated, time=NOW + 40)
+    source.add(("t.a", 1), truncated, time=NOW + 10)
+    ends = {**source.next, (ENDS, 0): 2}
+    source = again(source)
+    assert source.next == {("t.a", 0): 1, ("t.a", 1): 0, (ENDS, 0): 1}
+    source.add(("t.a", 0), later, time=NOW + 20)
+    source.add((ENDS, 0), later_end, time=NOW + 20)
+    source.sequencer.ends(ends)
+    assert source.released() == []
+    source.add(("t.a", 0), truncated, time=NOW + 40)
+    source.add(("t.a", 1), truncated, time=NOW + 10)
+    released += source.released()
+    assert [type(r.event) for r in released] == [Row, TruncatedTable, Row]
+    times = [r.commit_timestamp for r in released]
+    assert times == ([NOW, NOW + 10, NOW + 20] if is_ahead else [NOW, NOW + 2, NOW + 4])
+    assert source.sequencer.starts == {("t.a", 0): 3, ("t.a", 1): 1, (ENDS, 0): 2}
+
+
+@pytest.mark.parametrize(("sent_at", "start"), [(10, 0), (40, 2)])
+def test_an_event_that_waits_is_read_again_from_its_first_copy(sent_at: int, start: int) -> None:
+    """SRC-2: a copy that was sent before the one that waits keeps its place. A later one does not.
+    When the transaction is released, it is released once.
+    """
+    source = Source(by_transaction())
+    commit = Commit(time=NOW, transaction="1", sequence=1, log=LSN, after=(0,))
+    row = Row(table="a", commit=commit, key={"id": 1})
+    source.add(("t.a", 0), row, time=NOW + 30)
+    source.add(("t.a", 1), row, time=NOW + sent_at)
+    source.add(("t.a", 1), row, time=NOW + 50)
+    assert source.sequencer.starts["t.a", 1] == start
+    assert source.sequencer.repetitions == 2
+    source.end(1, 1)
+    assert numbers(source.released()) == [("1", 1)]
+    assert source.sequencer.starts == {("t.a", 0): 1, ("t.a", 1): 2, (ENDS, 0): 1}
+
+
 def test_an_event_of_another_time_is_no_repetition_of_one_that_waits() -> None:
     """SRC-2, `nothing_lost`: a log that began again has the same ids, sequences and positions. A
     killed bridge reads the event again.
