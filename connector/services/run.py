@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.dead_letters.envelope import DeadLetter
     from connector.lake.overrides import Overrides
-    from connector.spark.apply_loop import JobLog
     from connector.spark.ingest.ports import IngestPorts
+    from connector.spark.job_log import JobLog
     from connector.spark.pipeline import Pipeline
     from connector.tables.published import PublishedTable
 
@@ -326,7 +326,7 @@ class _Run:
     def _job_log(self) -> JobLog:
         from connector.lake.jobs import History
         from connector.spark.apply.follow import DefinitionPorts
-        from connector.spark.apply_loop import JobLog
+        from connector.spark.job_log import JobLog
 
         history, overrides = History(warehouse_of(self.config)), _overrides(self.config)
 

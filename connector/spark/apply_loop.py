@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -26,7 +26,7 @@ from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.events import Event, OnEvent, info, reached, warning
 from connector.records.views import view_of_time
 from connector.spark.apply.apply import LEFT_TO_SPARK, Applied, apply
-from connector.spark.apply.follow import DefinitionPorts, Definitions
+from connector.spark.apply.follow import Definitions
 from connector.spark.apply.select import LetterRules
 from connector.spark.cluster import (
     Pool,
@@ -39,20 +39,18 @@ from connector.spark.cluster import (
 )
 from connector.spark.failures import applying
 from connector.spark.ingest.ports import IngestPorts
+from connector.spark.job_log import JobLog, WaitingJobs
 from connector.spark.open_tables import OpenTables, TablePorts
 from connector.spark.storage.changelog import Changelog
-from connector.spark.turn import Turn
+from connector.spark.turns import Entry, Turn, Upkeep
 from connector.state.apply_level import MergeFew
-from connector.state.jobs import CutRecord, Job, JobKind, text_of_misfits
+from connector.state.jobs import Job, JobKind, text_of_misfits
 from connector.state.overrides import pace_in_force
 from connector.state.pace import ApplySchedule
-from connector.state.stream_progress import Cut, Progress
+from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
-from connector.state.unapplied import BatchContents
 from connector.text import counted
 
-JOBS_EVERY_S: Final = 5.0
-"""How long the job of a successful apply waits for others: each addition is a commit."""
 CHECK_EVERY_S: Final = 1.0
 """How soon a failure of ingest is noticed."""
 _STOP_WITHIN_S: Final = 0.2
@@ -60,36 +58,8 @@ _STOP_WITHIN_S: Final = 0.2
 Done = TypeVar("Done")
 AtVersion = tuple[int, TableState]
 """A version of a table, and its table state."""
-OnBatch = Callable[
-    [str, Progress, Mapping[int, int] | None, float | None, Mapping[int, BatchContents]], None
-]
 _Brought = tuple[bool, AtVersion, float]
 """Whether a table changed, its newest version, and how long the apply took, in seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobLog:
-    """Functions that store jobs and cuts, because another package stores them (TBL-17, TBL-19).
-    They are those of `lake.jobs.History`, and of `lake.overrides.Overrides` (TBL-20, JOB-2,
-    TBL-23). Jobs of applies are added together, `JOBS_EVERY_S` later at most. `on_batch` is called
-    with the progress of a stream at the start and after each batch, with the end offsets (None: as
-    before), the seconds (None: at the start) and the contents of the batches. `on_table` is called
-    with the state of a table at the start and after each apply (MET-1).
-    """
-
-    add_jobs: Callable[[Sequence[Job]], None]
-    add_cut: Callable[[CutRecord], None]
-    newest_cut: Callable[[str], CutRecord | None]
-    bounds: Callable[[], Mapping[str, int]] = dict
-    paces: Callable[[], Mapping[str, int]] = dict
-    definitions: DefinitionPorts = field(default_factory=DefinitionPorts)
-    last_clean_up: Callable[[str, str], int | None] = lambda table, stream: None
-    failed_maintenance: Callable[[str, str], Iterable[JobKind]] = lambda table, stream: ()
-    forget_cuts: Callable[[str, Mapping[str, int], CutRecord | None], None] = (
-        lambda stream, oldest, but: None
-    )
-    on_batch: OnBatch = lambda stream, progress, ends, seconds, contents: None
-    on_table: Callable[[str, TableState], None] = lambda table, state: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +125,9 @@ class Applies:
         # often without a new batch.
         self._look_every_s = look_every_s(config.warehouse)
         self._alone = {name: threading.Lock() for name in config.tables}
-        most = config.spark.max_parallel_applies
-        self._entry = _Entry(lambda: most or applies_at_once(spark))
-        self._jobs = _Jobs(job_log.add_jobs)
+        self._at_once = config.spark.max_parallel_applies or applies_at_once(spark)
+        self._entry = Entry(lambda: self._at_once)
+        self._jobs = WaitingJobs(job_log.add_jobs)
         self._large = set[str]()
         self._left_to_delta = dict[str, str]()
         self._wake = threading.Event()
@@ -218,11 +188,15 @@ class Applies:
         self._begin_anew()
         with (
             ThreadPoolExecutor(MAX_PARALLEL_APPLIES) as threads,
-            _Upkeep(self._spark, self._names, maintain, self._look_every_s) as upkeep,
+            Upkeep(self._spark, self._names, maintain, self._look_every_s) as upkeep,
         ):
             try:
+                checked = float("-inf")
                 while not stop.is_set():
-                    check()
+                    if time.monotonic() >= checked + CHECK_EVERY_S:
+                        check()
+                        checked, most = time.monotonic(), self._config.spark.max_parallel_applies
+                        self._at_once = most or applies_at_once(self._spark)
                     self._jobs.write_due()
                     for stream in self._settle():
                         upkeep.ask(stream)
@@ -370,14 +344,16 @@ class Applies:
 
     def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> _Brought | None:
         """Bring a table to a cut. None: it is stopped, or was opened again."""
-        with self._entry, self._alone[name], in_pool(self._spark, Pool.APPLY):
-            follow_cores(self._spark)
+        with self._entry, self._alone[name]:
 
             def bring() -> _Brought:
                 is_going_on, began = stop is None or not stop.is_set(), time.monotonic()
                 applied = is_going_on and self._follow(name) and self._apply(name, cut)
                 return applied, self._tables[name].newest(), time.monotonic() - began
 
+            if name in self._tables.stopped:  # it is opened first
+                with in_pool(self._spark, Pool.APPLY):
+                    return self._tables.use(name, bring)
             return self._tables.use(name, bring)
 
     def _follow(self, name: str) -> bool:
@@ -392,6 +368,7 @@ class Applies:
             return self._definitions.follow(
                 *(name, self._tables[name], newest_batch),
                 on_step=lambda step: self._on_step(f"table {name}: altered: {step}"),
+                at_work=partial(in_pool, self._spark, Pool.APPLY),
             )
 
     def _apply(self, name: str, cut: Cut) -> bool:
@@ -412,7 +389,18 @@ class Applies:
             watermark_before=before.apply_watermark,
         )
 
-        tries = 0
+        tries, in_spark = 0, ExitStack()
+        spent_by_tasks: Callable[[], Spent] | None = None
+
+        def on_step(step: str) -> None:
+            nonlocal spent_by_tasks
+            if step == LEFT_TO_SPARK and spent_by_tasks is None:
+                self._large.add(name)  # a round of other tables need not wait for it
+                self._wake.set()
+                follow_cores(self._spark)
+                in_spark.enter_context(in_pool(self._spark, Pool.APPLY))
+                spent_by_tasks = in_spark.enter_context(spending(self._spark))
+            self._on_step(f"table {name}: {step}")
 
         def once() -> Applied | None:
             nonlocal tries
@@ -421,21 +409,21 @@ class Applies:
                 return apply(
                     *(table, changelog, definition.source, cut),
                     publish=ports.publish,
-                    on_step=partial(self._step, name),
+                    on_step=on_step,
                     rules=rules,
                     merge_few=self._merge_few,
                     turn=self._turn,
                 )
 
         began = time.thread_time()
-        with spending(self._spark) as spent_by_tasks:
+        with in_spark:
             try:
                 applied = repeating(once, f"table {name}", self._on_event)
             except ConnectorError as error:
                 self.add_job(replace(job, ended_at=ports.now(), error=error.problem))
                 raise
             ended_at, spent = ports.now(), Spent()
-            if applied is not None:
+            if applied is not None and spent_by_tasks is not None:
                 spent = spent_by_tasks()
         if applied is None and tries > 1 and (after := table.table_state()) != before:
             # The try that lost executors had committed. How many changes it had is not known.
@@ -462,12 +450,6 @@ class Applies:
         if applied.changes or applied.letters:
             self._on_event(_applied_event(name, applied, (ports.now() - started_at) / 1_000_000))
         return True
-
-    def _step(self, name: str, step: str) -> None:
-        if step == LEFT_TO_SPARK:
-            self._large.add(name)  # a round of other tables need not wait for it
-            self._wake.set()
-        self._on_step(f"table {name}: {step}")
 
     def _tell_writer(self, name: str, reason: str) -> None:
         """Tell once why the commits of a table are made by Delta."""
@@ -498,115 +480,6 @@ def _applied_event(name: str, applied: Applied, seconds: float) -> Event:
         low_watermark=None if low is None else view_of_time(low),
         is_consistent_cut=state.is_consistent_cut,
     )
-
-
-class _Jobs:
-    """The jobs that wait for a commit of the history. Any thread may add one."""
-
-    def __init__(self, add_jobs: Callable[[Sequence[Job]], None]) -> None:
-        self._add_jobs, self._changing = add_jobs, threading.Lock()
-        self._waiting = list[Job]()
-        self._written = time.monotonic()
-
-    def add(self, job: Job) -> None:
-        """Add a job. Only that of a successful apply waits for others."""
-        self._waiting.append(job)
-        if job.kind is not JobKind.APPLY or job.error:
-            self.write()
-
-    def write_due(self) -> None:
-        if time.monotonic() >= self._written + JOBS_EVERY_S:
-            self.write()
-
-    def write(self) -> None:
-        with self._changing:
-            self._written, jobs = time.monotonic(), self._waiting[:]
-            if jobs:
-                self._add_jobs(jobs)
-                del self._waiting[: len(jobs)]
-
-
-class _Entry:
-    """Lets so many threads in at the same time as `limit` says when one asks or leaves. While it is
-    closed, those that wait or ask get a `CancelledError`.
-    """
-
-    def __init__(self, limit: Callable[[], int]) -> None:
-        self._limit, self._inside, self._is_open = limit, 0, True
-        self._changed = threading.Condition()
-
-    def open(self) -> None:
-        with self._changed:
-            self._is_open = True
-
-    def close(self) -> None:
-        with self._changed:
-            self._is_open = False
-            self._changed.notify_all()
-
-    def __enter__(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_open or self._inside < self._limit())
-            if not self._is_open:
-                raise CancelledError
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._inside -= 1
-            self._changed.notify_all()
-
-
-class _Upkeep:
-    """Maintenance in a thread of its own.
-
-    A stream is maintained after its rounds, and when its last maintenance began `every_s` ago.
-    """
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        streams: Iterable[str],
-        maintain: Callable[[str], None],
-        every_s: float,
-    ) -> None:
-        self._spark, self._maintain, self._every_s = spark, maintain, every_s
-        self._thread = ThreadPoolExecutor(1)
-        self._begun = dict.fromkeys(streams, time.monotonic())
-        self._asked: dict[str, None] = {}
-        self._under_way: Future[None] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for the maintenance in flight, and raise its error unless there is another."""
-        self._thread.shutdown()
-        if kind is None and self._under_way is not None:
-            self._under_way.result()
-
-    def ask(self, stream: str) -> None:
-        self._asked[stream] = None
-
-    def begin_due(self) -> None:
-        """Begin the next maintenance if none is running. Raises the error of the last one."""
-        if self._under_way is not None:
-            if not self._under_way.done():
-                return
-            self._under_way.result()
-            self._under_way = None
-        now = time.monotonic()
-        self._asked |= {
-            stream: None for stream, begun in self._begun.items() if now >= begun + self._every_s
-        }
-        if (stream := next(iter(self._asked), None)) is not None:
-            del self._asked[stream]
-            self._begun[stream] = now
-            self._under_way = self._thread.submit(self._run, stream)
-
-    def _run(self, stream: str) -> None:
-        with in_pool(self._spark, Pool.APPLY):
-            self._maintain(stream)
 
 
 def _discarded(ports: IngestPorts) -> frozenset[str]:

@@ -20,17 +20,18 @@ from connector.config.settings import ConnectorConfig
 from connector.errors import BrokerError, ConnectorError, DeliveryError
 from connector.events import OnEvent, ignore, info
 from connector.spark.apply.base import check_start, copy_base, is_to_start
-from connector.spark.apply_loop import Applies, AtVersion, JobLog, Listener
+from connector.spark.apply_loop import Applies, AtVersion, Listener
 from connector.spark.cluster import repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ports import IngestPorts
+from connector.spark.job_log import JobLog
 from connector.spark.open_tables import NO_PORTS, OpenTables, TablePorts
 from connector.spark.storage.delta_log import active
 from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.spark.storage.table import Table
 from connector.spark.stream_ingest import StreamIngest
-from connector.spark.turn import Turn
+from connector.spark.turns import Turn
 from connector.state.apply_level import MergeFew
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.maintenance_schedule import LATE_PACES, LOG_BEYOND_S, NEWEST_CUT_KEPT_US

@@ -14,7 +14,7 @@ from connector.config.settings import ConnectorConfig
 from connector.errors import ConnectorError
 from connector.lake.jobs import History as Jobs
 from connector.services.run import ports_of
-from connector.spark.apply_loop import JobLog
+from connector.spark.job_log import JobLog
 from connector.spark.pipeline import Pipeline
 from connector.spark.reader import read_table
 from tests.faults.history import History

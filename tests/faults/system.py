@@ -37,9 +37,9 @@ from connector.lake.jobs import History as Jobs
 from connector.services.load_config import load_config
 from connector.services.run import ports_of
 from connector.spark.apply.apply import apply
-from connector.spark.apply_loop import JobLog
 from connector.spark.ingest.ingest import Ingest
 from connector.spark.ingest.ports import IngestPorts
+from connector.spark.job_log import JobLog
 from connector.spark.pipeline import Pipeline
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import BatchRange

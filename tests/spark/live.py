@@ -25,7 +25,7 @@ from connector.records.model import DataChange, kafka_key
 from connector.records.ordering import OrderPosition
 from connector.services.run import ports_of
 from connector.services.warehouses import warehouse_of
-from connector.spark.apply_loop import JobLog
+from connector.spark.job_log import JobLog
 from connector.spark.pipeline import Pipeline
 from connector.spark.storage.changelog import Changelog
 from connector.tables.column_names import BOOKKEEPING

@@ -20,8 +20,8 @@ from connector.records.model import DeleteFamily
 from connector.services.tables import rebuild
 from connector.spark.apply.base import copy_base, is_to_start
 from connector.spark.apply.rebuild import covered_letters
-from connector.spark.apply_loop import JobLog
 from connector.spark.ingest.ports import IngestPorts
+from connector.spark.job_log import JobLog
 from connector.spark.pipeline import Pipeline
 from connector.spark.storage.table import Table
 from connector.state.jobs import JobKind

@@ -23,8 +23,8 @@ from connector.lake.batch_counts import count_rows, count_table
 from connector.lake.jobs import History
 from connector.lake.small_files import write_rows
 from connector.records.model import Heartbeat
-from connector.spark.apply_loop import JobLog
 from connector.spark.ingest.ports import IngestPorts
+from connector.spark.job_log import JobLog
 from connector.spark.pipeline import Pipeline
 from connector.spark.reader import read_snapshot, read_table
 from connector.spark.storage.changelog import Changelog

@@ -19,7 +19,7 @@ from connector.errors import WriterConflictError
 from connector.lake.plain_table import open_table
 from connector.records.ordering import OrderBy
 from connector.spark.apply.statistics import BatchStatistics
-from connector.spark.apply_loop import JobLog
+from connector.spark.job_log import JobLog
 from connector.spark.pipeline import Pipeline
 from connector.spark.reader import read_table
 from connector.spark.storage.files import Files

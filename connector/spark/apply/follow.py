@@ -7,6 +7,7 @@ until it can be.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from connector.errors import (
@@ -76,9 +77,10 @@ class Definitions:
         table: Table,
         newest_batch: Callable[[], int],
         on_step: Callable[[str], None] = lambda step: None,
+        at_work: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> bool:
-        """Alter the table if its columns differ from the wanted ones. Returns whether it may be
-        applied. Raises `TableError` and `WriterConflictError` as `alter` does.
+        """Alter the table, `at_work`, if its columns differ from the wanted ones. Returns whether
+        it may be applied. Raises `TableError` and `WriterConflictError` as `alter` does.
         """
         overrides = self._ports.columns().get(name, ())
         try:
@@ -91,7 +93,9 @@ class Definitions:
             return False
         self.refused.pop(name, None)
         if wanted is not None:
-            self._on_event(_altered(name, wanted, alter(table, wanted, on_step=on_step)))
+            with at_work():
+                survey = alter(table, wanted, on_step=on_step)
+            self._on_event(_altered(name, wanted, survey))
         settled = [o for o in overrides if o.agrees_with(self._declared[name])]
         if settled:
             self._ports.settle(settled)

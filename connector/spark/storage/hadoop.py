@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from connector.config.storage import is_local
 from connector.state.damage import explained
+
+_LOCAL: Final = dict[str, Path]()
+"""The local paths of files that were read: each call to the JVM takes longer than to read one."""
 
 
 def opened(spark: SparkSession, path: str) -> tuple[Any, Any]:
@@ -34,8 +37,11 @@ def content_of(spark: SparkSession, path: str) -> str:
 def read_text(spark: SparkSession, path: str) -> str | None:
     """The text of a small file that is overwritten. None: there is no file, or it is unreadable."""
     if is_local(path):
+        if path not in _LOCAL:
+            jvm: Any = spark._jvm
+            _LOCAL[path] = _local(jvm.org.apache.hadoop.fs.Path(path))
         with suppress(OSError, UnicodeDecodeError):
-            return _local(opened(spark, path)[0]).read_text("utf-8")
+            return _LOCAL[path].read_text("utf-8")
         return None
     with suppress(Py4JJavaError):
         return content_of(spark, path)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from threading import Event
 
-from connector.spark.apply_loop import _Entry
 from connector.spark.session import S3_LOG_STORE, SETTINGS, is_not_atomic
+from connector.spark.turns import Entry
 
 
 def test_so_many_applies_begin_as_there_is_room_for() -> None:
     """SCL-5: the limit is asked for again when an apply ends."""
     room, entered = [1], list[int]()
     leave, all_were_in = [Event() for _ in range(3)], Event()
-    entry = _Entry(lambda: room[0])
+    entry = Entry(lambda: room[0])
 
     def apply(number: int) -> None:
         with entry:
@@ -36,7 +36,7 @@ def test_so_many_applies_begin_as_there_is_room_for() -> None:
 
 def test_no_apply_begins_once_the_entry_is_closed() -> None:
     """SCL-5: a run that ends with an error waits for the applies in flight, not for all tables."""
-    entry, is_in, leave = _Entry(lambda: 1), Event(), Event()
+    entry, is_in, leave = Entry(lambda: 1), Event(), Event()
     begun = list[str]()
 
     def apply(name: str) -> None:
