@@ -24,7 +24,6 @@ from connector.errors import TableError
 from connector.lake.checks import check_files
 from connector.lake.plain_table import query_rows
 from connector.lake.small_files import WantedKeys, adds_of, remove, rows_with_keys, write
-from connector.lake.stores import files_at
 from connector.spark.storage.delta_log import DeltaLog, quoted
 from connector.spark.storage.files import (
     all_files,
@@ -77,8 +76,8 @@ class Lake:
         added = self.log.files(version)
         assert added is not None
         keys = WantedKeys(definition(), [(key,) for key in new])
-        old = rows_with_keys(files_at(self.path), adds_of(added), keys, ["id"])
-        actions = [*remove(files_at(self.path), list(old))]
+        old = rows_with_keys(self.path, adds_of(added), keys, ["id"])
+        actions = [*remove(self.path, list(old))]
         if self.rng.random() < 0.8:
             table = pa.table({"id": [*new], "value": pa.array(new.values(), pa.int64())})
             actions.append(write(self.path, table, ["id"]))
