@@ -22,6 +22,7 @@ from connector.engine.values import Flags, Numbers, arrow_type
 from connector.lake.changelog_changes import change_of
 from connector.lake.checks import table_error
 from connector.lake.column_merge import MergedRows, Registers, Unfit, Writes
+from connector.lake.folds import Fold, fold
 from connector.lake.small_files import (
     Add,
     FileRows,
@@ -104,12 +105,13 @@ def _merge(task: SmallApply) -> Merged:
     table = [add for add in table if _bucket_of(add) in touched]
     check_size(always + _size(table), limits.MAX_BYTES)
 
-    old, merged = list[FileRows](), list[_Rows]()
+    old, merged, folded = list[FileRows](), list[_Rows](), Fold()
     wanted = WantedKeys(task.definition, keys.values)
     if len(changes):
         old, merged = _merged(task, reader, changes, keys, table, tombstones, wanted)
-    removed = remove(task.table, old)
-    added = _write_rows(task, wanted, [rows.live for rows in merged])
+        folded = fold(task.table, task.definition, table, old)
+    removed = remove(task.table, old, folded.adds)
+    added = _write_rows(task, wanted, [*(rows.live for rows in merged), *folded.rows])
     return Merged(
         changes=len(changes),
         highest=pc.max(plain(changes["commit_timestamp"])).as_py() or 0,
@@ -119,6 +121,7 @@ def _merge(task: SmallApply) -> Merged:
         table=(*removed, *added),
         tombstones=tuple(_write_tombstones(task, wanted, [rows.tombstones for rows in merged])),
         bytes_read=always + _size(table),
+        folded=len(folded.adds),
     )
 
 

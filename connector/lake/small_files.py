@@ -228,11 +228,15 @@ def vector_of(folder: str, descriptor: Mapping[str, Any]) -> BitMap64:
     return vector
 
 
-def remove(folder: str, removed: Iterable[FileRows]) -> Iterator[str]:
-    """Write the deletion vectors of these rows of a table. Returns the actions that remove them."""
-    now, adds = time.time_ns() // 1_000_000, list[Add]()
-    vectors = dict[str, BitMap64]()
+def remove(folder: str, removed: Iterable[FileRows], whole: Iterable[Add] = ()) -> Iterator[str]:
+    """Write the deletion vectors of these rows of a table. Returns the actions that remove them,
+    and these whole files.
+    """
+    now, adds = time.time_ns() // 1_000_000, list(whole)
+    vectors, are_gone = dict[str, BitMap64](), {add["path"] for add in adds}
     for rows in removed:
+        if rows.add["path"] in are_gone:
+            continue
         adds.append(rows.add)
         vector = rows.deleted | BitMap64(rows.rows)
         if len(vector) < json.loads(rows.add["stats"])["numRecords"]:

@@ -35,6 +35,7 @@ from connector.records.ordering import (
     rank_of,
 )
 from connector.state import apply_level as limits
+from connector.state import maintenance_schedule
 from connector.state.apply_level import MAX_BYTES, SmallApply, are_few_by_row, is_few
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
@@ -532,7 +533,7 @@ def test_few_changes_are_merged_as_defined(
     law: Law,
 ) -> None:
     """newest_wins, deletes_stay_deleted, nothing_invented, resumable, TBL-13: with the keys of all
-    files in memory, of none, and of the newest ones.
+    files in memory, of none, and of the newest ones, and with folds.
     """
     rng = Random(f"{seed}/{law.__name__}/{table.order}/{table.keep_unmapped}")
     for number in tries(10, quick=1):
@@ -541,6 +542,9 @@ def test_few_changes_are_merged_as_defined(
             if rng.random() < 1 / 3:
                 limited.setattr(KEYS, "most", 300)
                 limited.setattr(VECTORS, "most", 100)
+            if rng.random() < 1 / 2:
+                limited.setattr(maintenance_schedule, "FOLD_FILES", 2)
+                limited.setattr(maintenance_schedule, "FOLD_SHARE", rng.choice((0, 1)))
             law(rng, folder, table, rng.choice((correct, correct, forgetful)))
         shutil.rmtree(folder)
 
