@@ -23,6 +23,7 @@ from connector.engine.values import Flags, Numbers, arrow_type
 from connector.lake.changelog_changes import change_of
 from connector.lake.checks import table_error
 from connector.lake.column_merge import MergedRows, Registers, Unfit, Writes
+from connector.lake.folds import Fold, fold
 from connector.lake.small_files import (
     Add,
     FileRows,
@@ -103,12 +104,13 @@ def _merge(task: SmallApply) -> Merged:
     table = [add for add in table if _bucket_of(add) in touched]
     check_size(always + _size(table), limits.MAX_BYTES)
 
-    old, merged = list[FileRows](), list[_Rows]()
+    old, merged, folded = list[FileRows](), list[_Rows](), Fold()
+    wanted = WantedKeys(task.definition, keys.values)
     if len(changes):
-        wanted = WantedKeys(task.definition, keys.values)
         old, merged = _merged(task, reader, changes, keys, table, tombstones, wanted)
-    removed = remove(files_at(task.table), old)
-    added = _write_rows(task, [rows.live for rows in merged])
+        folded = fold(task.table, task.definition, table, old)
+    removed = remove(task.table, old, folded.adds)
+    added = _write_rows(task, wanted, [*(rows.live for rows in merged), *folded.rows])
     return Merged(
         changes=len(changes),
         highest=pc.max(plain(changes["commit_timestamp"])).as_py() or 0,
@@ -116,8 +118,9 @@ def _merge(task: SmallApply) -> Merged:
         has_residual=any(rows.has_residual for rows in merged),
         misfits=dict(sum((rows.misfits for rows in merged), Counter())),
         table=(*removed, *added),
-        tombstones=tuple(_write_tombstones(task, [rows.tombstones for rows in merged])),
+        tombstones=tuple(_write_tombstones(task, wanted, [rows.tombstones for rows in merged])),
         bytes_read=always + _size(table),
+        folded=len(folded.adds),
     )
 
 
@@ -154,7 +157,7 @@ def _merged(
     _check_uneven(task, changes, keys, uneven)
     columns = [column.name for column in definition.columns]
     names = () if replaces else (*columns, STATE)
-    file_rows = list(rows_with_keys(files_at(task.table), table, wanted, names))
+    file_rows = list(rows_with_keys(task.table, table, wanted, names))
     old = list[_Old]()
     if not replaces:
         old = [*_of_rows(definition, file_rows), *_of_tombstones(task, tombstones, wanted)]
@@ -292,7 +295,7 @@ def _of_rows(definition: TableDefinition, file_rows: Iterable[FileRows]) -> Iter
 def _of_tombstones(task: SmallApply, adds: Iterable[Add], wanted: WantedKeys) -> Iterator[_Old]:
     """The stored states of the removed rows that count at the commit `before`."""
     columns, before = ["_apply_number", "_attempt_id", STATE], task.before
-    for rows in rows_with_keys(files_at(task.tombstones), adds, wanted, columns):
+    for rows in rows_with_keys(task.tombstones, adds, wanted, columns):
         attempts = zip(*(rows.columns[name].to_pylist() for name in columns[:2]), strict=True)
         counts = np.array(
             [
@@ -397,20 +400,22 @@ def _table_of(rows: Sequence[Mapping[str, Any]], fields: Sequence[pa.Field]) -> 
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
-def _write_rows(task: SmallApply, tables: Sequence[pa.Table]) -> Iterator[str]:
+def _write_rows(task: SmallApply, wanted: WantedKeys, tables: Sequence[pa.Table]) -> Iterator[str]:
     """Write the rows of each bucket to one file."""
     statistics = keys_with_statistics(task.definition)
     rows = pa.concat_tables(tables) if tables else _table_of((), [_BUCKET])
     for bucket in sorted(rows[BUCKET].unique().to_pylist()):
         of_bucket = rows.filter(pc.equal(rows[BUCKET], bucket)).drop_columns([BUCKET])
-        yield write(task.table, of_bucket, statistics, **{BUCKET: bucket})
+        yield write(task.table, of_bucket, statistics, wanted=wanted, **{BUCKET: bucket})
 
 
-def _write_tombstones(task: SmallApply, tables: Sequence[pa.Table]) -> Iterator[str]:
+def _write_tombstones(
+    task: SmallApply, wanted: WantedKeys, tables: Sequence[pa.Table]
+) -> Iterator[str]:
     rows = pa.concat_tables(tables) if tables else _table_of((), [_BUCKET])
     if not len(rows):
         return
     number, attempt = task.before.apply_number + 1, task.attempt_id
     rows = rows.append_column("_apply_number", pa.array([number] * len(rows), pa.int64()))
     rows = rows.append_column("_attempt_id", pa.array([attempt] * len(rows), pa.string()))
-    yield write(task.tombstones, rows, ["_newest"])
+    yield write(task.tombstones, rows, ["_newest"], wanted=wanted)

@@ -25,9 +25,11 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 from pyroaring import BitMap64
 
+from connector.engine.keys import FileKeys, join_keys
 from connector.engine.schema import STATISTICS
 from connector.engine.values import Numbers, arrow_type
 from connector.lake.checks import table_error
+from connector.lake.kept import Kept
 from connector.lake.stores import files_at
 from connector.records.model import MAX_TIMESTAMP
 from connector.records.ordering import OrderBy
@@ -46,6 +48,12 @@ _MAX_TEXT: Final = 32
 """Delta's file statistics have the first characters of a text. A longer one is left out."""
 _REBASED: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 """The marks of Parquet files whose old dates are those of another calendar. Spark reads them."""
+
+
+KEYS: Final = Kept[FileKeys](400_000_000)
+"""The keys of files, by their path. A file never changes, and its name has a random number."""
+VECTORS: Final = Kept[BitMap64](20_000_000)
+"""Deletion vectors, by the folder of their table, their file, and their offset in it."""
 
 
 class LeftToSpark(Exception):  # noqa: N818, no fault
@@ -152,37 +160,18 @@ class WantedKeys:
         types = [arrow_type(part.type) for part in definition.key.parts]
         self.columns = [pa.array(part, type_) for part, type_ in zip(parts, types, strict=True)]
 
-    def rows_of(self, table: pa.Table) -> tuple[Numbers, Numbers]:
-        """The numbers of the rows with one of the keys, in order, and the keys.
+        self.joined = join_keys([plain(column) for column in self.columns])
 
-        After each part, a row and a wanted key have the number of their parts so far, so that no
-        more than the wanted combinations are looked for.
-        """
-        rows = keys = None
-        for name, part in zip(self.names, self.columns, strict=True):
-            part = plain(part)
-            column = plain(table[name]).cast(part.type)
-            if rows is not None and keys is not None:
-                rows, keys = _numbered(rows, keys)
-                column, part = _numbered(column, part)
-                size = len(part.unique())
-                column = pc.add(pc.multiply(rows.cast("int64"), size), column.cast("int64"))
-                part = pc.add(pc.multiply(keys.cast("int64"), size), part.cast("int64"))
-            rows, keys = column, part
-        assert rows is not None
-        assert keys is not None
-        indexes = pc.index_in(rows, keys)
-        numbers = pc.indices_nonzero(pc.is_valid(indexes))
-        return (
-            np.asarray(numbers.to_numpy(), np.int64),
-            np.asarray(indexes.take(numbers).to_numpy(), np.int64),
+    def of_table(self, table: pa.Table) -> FileKeys:
+        """The keys of the rows of a table."""
+        return FileKeys(
+            join_keys(
+                [
+                    plain(table[name]).cast(plain(wanted).type).combine_chunks()
+                    for name, wanted in zip(self.names, self.columns, strict=True)
+                ]
+            )
         )
-
-
-def _numbered(column: pa.ChunkedArray, wanted: pa.Array) -> tuple[pa.ChunkedArray, pa.Array]:
-    """Both with a number for each of the wanted values, null for any other value."""
-    values = wanted.unique()
-    return pc.index_in(column, values), pc.index_in(wanted, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,35 +189,62 @@ class FileRows:
 
 
 def rows_with_keys(
-    files: FileSystem, adds: Iterable[Add], wanted: WantedKeys, columns: Sequence[str]
+    folder: str, adds: Iterable[Add], wanted: WantedKeys, columns: Sequence[str]
 ) -> Iterator[FileRows]:
-    """The rows with a wanted key in each of the files that has some. Raises `LeftToSpark`."""
-    size = 0
+    """The rows with a wanted key in each of the files of a table that has some. Raises
+    `LeftToSpark`.
+    """
+    size, files = 0, files_at(folder)
     for add in adds:
-        with opened(files, add) as file:
-            rows, keys = wanted.rows_of(read(file, wanted.names))
-            deleted = BitMap64()
-            if len(rows) and (descriptor := add.get("deletionVector")):
-                deleted = read_vector(files, descriptor)
-                is_there = ~np.isin(rows, np.array(deleted & BitMap64(rows), np.int64))
-                rows, keys = rows[is_there], keys[is_there]
-            if len(rows):
-                table = read(file, columns).take(pa.array(rows))
-                size += table.nbytes
-                check_size(size, limits.MAX_IN_MEMORY)
-                yield FileRows(add, rows, keys, deleted, table)
+        name = f"{folder}/{unquote(add['path'])}"
+        if (keys_of_file := KEYS.get(name)) is None:
+            with opened(files, add) as file:
+                keys_of_file = wanted.of_table(read(file, wanted.names))
+            KEYS.keep(name, keys_of_file, keys_of_file.nbytes)
+        rows, keys = keys_of_file.rows_of(wanted.joined)
+        deleted = BitMap64()
+        if len(rows) and (descriptor := add.get("deletionVector")):
+            deleted = vector_of(folder, descriptor)
+            is_there = ~np.isin(rows, np.array(deleted & BitMap64(rows), np.int64))
+            rows, keys = rows[is_there], keys[is_there]
+        if len(rows):
+            table = pa.table({})
+            if columns:
+                with opened(files, add) as file:
+                    table = read(file, columns).take(pa.array(rows))
+            size += table.nbytes
+            check_size(size, limits.MAX_IN_MEMORY)
+            yield FileRows(add, rows, keys, deleted, table)
 
 
-def remove(files: FileSystem, removed: Iterable[FileRows]) -> Iterator[str]:
-    """Write the deletion vectors of these rows. Returns the actions that remove the rows."""
-    now, adds = time.time_ns() // 1_000_000, list[Add]()
-    vectors = dict[str, BitMap64]()
+def vector_of(folder: str, descriptor: Mapping[str, Any]) -> BitMap64:
+    """As `read_vector`, for a table that is in a folder. The vector must not be changed."""
+    if descriptor["storageType"] != "u":
+        return read_vector(files_at(folder), descriptor)
+    name = (folder, descriptor["pathOrInlineDv"], descriptor.get("offset") or 0)
+    if (vector := VECTORS.get(name)) is None:
+        vector = read_vector(files_at(folder), descriptor)
+        VECTORS.keep(name, vector, descriptor["sizeInBytes"])
+    return vector
+
+
+def remove(folder: str, removed: Iterable[FileRows], whole: Iterable[Add] = ()) -> Iterator[str]:
+    """Write the deletion vectors of these rows of a table. Returns the actions that remove them,
+    and these whole files.
+    """
+    now, adds = time.time_ns() // 1_000_000, list(whole)
+    vectors, are_gone = dict[str, BitMap64](), {add["path"] for add in adds}
     for rows in removed:
+        if rows.add["path"] in are_gone:
+            continue
         adds.append(rows.add)
         vector = rows.deleted | BitMap64(rows.rows)
         if len(vector) < json.loads(rows.add["stats"])["numRecords"]:
             vectors[rows.add["path"]] = vector
-    descriptors = write_vectors(files, vectors)
+    descriptors = write_vectors(files_at(folder), vectors)
+    for name, written in descriptors.items():
+        of_file = (folder, written["pathOrInlineDv"], written["offset"])
+        VECTORS.keep(of_file, vectors[name], written["sizeInBytes"])
     for add in adds:
         yield json.dumps({"remove": _removed(add, now)})
         if (descriptor := descriptors.get(add["path"])) is not None:
@@ -243,9 +259,17 @@ def _removed(add: Add, now: int) -> dict[str, Any]:
     return {**present, "deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
 
 
-def write(folder: str, rows: pa.Table, statistics: Iterable[str], **parts: int) -> str:
+def write(
+    folder: str,
+    rows: pa.Table,
+    statistics: Iterable[str],
+    *,
+    wanted: WantedKeys | None = None,
+    **parts: int,
+) -> str:
     """Write rows to a file of a table, with `statistics` of these columns. `parts` are the values
-    of the partition columns. Returns the action that adds the file.
+    of the partition columns. The keys of the rows are kept, if they are of a table of `wanted`.
+    Returns the action that adds the file.
     """
     # Readers take the calendar of old dates from this key.
     rows = rows.replace_schema_metadata({"org.apache.spark.version": "4.1.1"})
@@ -255,6 +279,9 @@ def write(folder: str, rows: pa.Table, statistics: Iterable[str], **parts: int) 
     with files.open_output_stream(path) as sink:
         parquet.write_table(rows, sink, compression="snappy", write_statistics=False)
         size = sink.tell()
+    if wanted is not None:
+        keys = wanted.of_table(rows)
+        KEYS.keep(f"{folder}/{path}", keys, keys.nbytes)
     add = {
         "path": quote(path, safe="/="),
         "partitionValues": {name: str(value) for name, value in parts.items()},

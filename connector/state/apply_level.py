@@ -127,7 +127,8 @@ class Merged:
 
     `deferred_from` is the oldest batch with a deferred change. `table` and `tombstones` are the
     actions to commit to both tables. `misfits` counts values that a column cannot hold, by column.
-    `bytes_read` is the size of the files that were read.
+    `bytes_read` is the size of the files that were read. `folded` is the number of small files
+    whose rows are now in a new file.
     """
 
     changes: int
@@ -138,6 +139,7 @@ class Merged:
     table: tuple[str, ...]
     tombstones: tuple[str, ...]
     bytes_read: int = 0
+    folded: int = 0
 
 
 MergeFew = Callable[[SmallApply], Merged | None]

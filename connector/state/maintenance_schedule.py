@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 MINUTE_US: Final = 60_000_000
 HOUR_US: Final = 60 * MINUTE_US
@@ -53,6 +53,13 @@ MARKED: Final = 0.2
 MARKED_BYTES: Final = 0.2
 """A commit is worthwhile if deleted rows use more than this share of the bytes of the table."""
 
+FOLD_FILES: Final = 12
+FOLD_ROWS: Final = 50_000
+FOLD_BYTES: Final = 16 * MIB
+"""A small apply folds at least so many files with fewer live rows, of at most so many bytes."""
+FOLD_SHARE: Final = 8
+"""The largest file of a fold has at most this part of the rows of the others."""
+
 MOST_ATTEMPTS: Final = 100
 """Tombstones are vacuumed when a commit names so many attempts, of some 45 bytes each."""
 VACUUM_EVERY: Final = 1_000
@@ -91,7 +98,11 @@ class DataFile:
     @staticmethod
     def from_action(action: str) -> DataFile:
         """The file that an action of Delta's log adds. The action is JSON."""
-        add = json.loads(action)["add"]
+        return DataFile.from_add(json.loads(action)["add"])
+
+    @staticmethod
+    def from_add(add: Mapping[str, Any]) -> DataFile:
+        """The file that an action adds. This is the content of the action."""
         return DataFile(
             "/".join(map(str, add["partitionValues"].values())),
             int(add["size"]),
@@ -150,6 +161,30 @@ def _groups(files: Sequence[DataFile], numbers: Iterable[int]) -> list[list[int]
     return [group for group in groups if len(group) > 1 or files[group[0]].marked_share >= MARKED]
 
 
+def to_fold(files: Sequence[DataFile]) -> list[int]:
+    """Return the files whose live rows a small apply copies into its new file of their partition.
+    Empty: it copies none. The files are those of one partition.
+
+    A copy of a row is in a file with more than `FOLD_SHARE` times the rows of the one before. So a
+    row of an apply of 100 changes is copied at most three times until its file has `FOLD_ROWS`, and
+    four bytes are written for each byte that comes in. Rows of smaller applies are copied more
+    often, but most of their bytes are those of the frame of a file, which is not copied. And fewer
+    than a hundred files with fewer than `FOLD_ROWS` can be left: with each one more that is not
+    folded, the rows grow by an eighth.
+    """
+    rows = [file.rows - file.marked for file in files]
+    rising = sorted((n for n, count in enumerate(rows) if count < FOLD_ROWS), key=rows.__getitem__)
+    folded, before, size = 0, 0, 0
+    for index, number in enumerate(rising, start=1):
+        size += files[number].size
+        if size > FOLD_BYTES:
+            break
+        if rows[number] * FOLD_SHARE <= before and index >= FOLD_FILES:
+            folded = index
+        before += rows[number]
+    return rising[:folded]
+
+
 @dataclass(frozen=True, slots=True)
 class CommitCount:
     """The files and bytes that a commit added to a table, and those that it removed. A file in
@@ -197,8 +232,9 @@ class Compactions:
     _waits: Postponed = field(default_factory=Postponed)
 
     def passed(self, commits: Iterable[CommitCount]) -> None:
+        """Count these commits. Files that another commit removed, as one with a fold, make room."""
         for commit in commits:
-            self._added += commit.added
+            self._added = max(0, self._added + commit.added - commit.removed)
             self._added_bytes += max(0, commit.added_bytes - commit.removed_bytes)
 
     def begins(self, now: int, is_late: Callable[[], bool], *, is_wanted: bool = False) -> bool:

@@ -24,7 +24,7 @@ from pyarrow import parquet
 
 from connector.errors import InvalidChangeError
 from connector.lake.small_apply import merge_few
-from connector.lake.small_files import plain, read_vector
+from connector.lake.small_files import KEYS, VECTORS, plain, read_vector
 from connector.lake.stores import files_at
 from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
 from connector.records.ordering import (
@@ -35,6 +35,7 @@ from connector.records.ordering import (
     rank_of,
 )
 from connector.state import apply_level as limits
+from connector.state import maintenance_schedule
 from connector.state.apply_level import MAX_BYTES, SmallApply, are_few_by_row, is_few
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
@@ -322,6 +323,13 @@ def correct(task: SmallApply) -> SmallApply:
     return task
 
 
+def forgetful(task: SmallApply) -> SmallApply:
+    """The same, with nothing in memory of the files."""
+    KEYS.clear()
+    VECTORS.clear()
+    return task
+
+
 def several(rng: Random, count: int, **how: Any) -> list[list[Delivery]]:
     """Several histories. No two of their changes have the same order position. In half of the
     cases, all changes can be merged as columns.
@@ -518,13 +526,26 @@ def tried(row_keys: Iterator[bytes]) -> Iterator[bytes]:
 )
 @every_table
 def test_few_changes_are_merged_as_defined(
-    tmp_path: Path, seed: int, table: TableDefinition, law: Law
+    tmp_path: Path,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+    table: TableDefinition,
+    law: Law,
 ) -> None:
-    """newest_wins, deletes_stay_deleted, nothing_invented, resumable, TBL-13"""
+    """newest_wins, deletes_stay_deleted, nothing_invented, resumable, TBL-13: with the keys of all
+    files in memory, of none, and of the newest ones, and with folds.
+    """
     rng = Random(f"{seed}/{law.__name__}/{table.order}/{table.keep_unmapped}")
     for number in tries(10, quick=1):
         folder = tmp_path / str(number)
-        law(rng, folder, table, correct)
+        with monkeypatch.context() as limited:
+            if rng.random() < 1 / 3:
+                limited.setattr(KEYS, "most", 300)
+                limited.setattr(VECTORS, "most", 100)
+            if rng.random() < 1 / 2:
+                limited.setattr(maintenance_schedule, "FOLD_FILES", 2)
+                limited.setattr(maintenance_schedule, "FOLD_SHARE", rng.choice((0, 1)))
+            law(rng, folder, table, rng.choice((correct, correct, forgetful)))
         shutil.rmtree(folder)
 
 

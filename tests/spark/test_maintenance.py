@@ -4,6 +4,7 @@ those that are kept (TBL-15, TBL-23).
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Work
 from connector.spark.storage.transaction import Transaction
+from connector.state import maintenance_schedule
 from tests.property.histories import history
 from tests.spark.streams import (
     STREAM,
@@ -193,12 +195,21 @@ def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(
 
 
 @pytest.mark.usefixtures("compacts_at_once")
-@pytest.mark.parametrize("row_by_row", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("row_by_row", "folds"),
+    [(True, False), (True, True), pytest.param(False, False, marks=pytest.mark.long)],
+)
 def test_an_apply_lands_between_the_start_of_a_compaction_of_a_table_and_its_commit(
-    spark: SparkSession, tmp_path: Path, *, row_by_row: bool
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    row_by_row: bool,
+    folds: bool,
 ) -> None:
-    """TBL-10, TBL-15: newest_wins, deletes_stay_deleted: rows that the apply replaced or removed
-    are gone from the new files too. If it rewrote all buckets, the compaction is void.
+    """TBL-10, TBL-15: newest_wins, deletes_stay_deleted: rows that the apply replaced, removed, or
+    moved to another file by a fold are gone from the new files too. If it rewrote all buckets, the
+    compaction is void.
     """
     stream = Stream(spark, tmp_path, without_spark=repeat(True))
     table, folder = stream.table(), f"{tmp_path}/tables/accounts"
@@ -218,6 +229,12 @@ def test_an_apply_lands_between_the_start_of_a_compaction_of_a_table_and_its_com
             )
             stream.ingest()
             stream.without_spark = repeat(row_by_row)
+            if folds:
+                with monkeypatch.context() as forced:
+                    forced.setattr(maintenance_schedule, "FOLD_FILES", 2)
+                    forced.setattr(maintenance_schedule, "FOLD_SHARE", 0)
+                    stream.apply(table)
+                assert removed_files(f"{folder}/data") > 2
             stream.apply(table)
         return act()
 
@@ -238,6 +255,15 @@ def test_an_apply_lands_between_the_start_of_a_compaction_of_a_table_and_its_com
     stream.ingest()
     stream.apply(table)
     assert shown(table) == stream.truth()
+
+
+def removed_files(table: str) -> int:
+    """How many files the newest commit of a table removed."""
+    newest = max(Path(table).glob("_delta_log/*.json")).read_text()
+    actions = [json.loads(line) for line in newest.splitlines()]
+    added = {action["add"]["path"] for action in actions if "add" in action}
+    removed = [action["remove"] for action in actions if "remove" in action]
+    return sum(remove["path"] not in added for remove in removed)
 
 
 @pytest.mark.usefixtures("compacts_at_once")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,7 +24,6 @@ from connector.errors import TableError
 from connector.lake.checks import check_files
 from connector.lake.plain_table import query_rows
 from connector.lake.small_files import WantedKeys, adds_of, remove, rows_with_keys, write
-from connector.lake.stores import files_at
 from connector.spark.storage.delta_log import DeltaLog, quoted
 from connector.spark.storage.files import (
     all_files,
@@ -34,6 +33,7 @@ from connector.spark.storage.files import (
     scala_object,
 )
 from connector.spark.storage.table import Table
+from connector.state import maintenance_schedule
 from connector.state.log_damage import commit_file
 from tests.examples import tries
 from tests.golden.test_foreign_readers import delta_extension
@@ -77,8 +77,8 @@ class Lake:
         added = self.log.files(version)
         assert added is not None
         keys = WantedKeys(definition(), [(key,) for key in new])
-        old = rows_with_keys(files_at(self.path), adds_of(added), keys, ["id"])
-        actions = [*remove(files_at(self.path), list(old))]
+        old = rows_with_keys(self.path, adds_of(added), keys, ["id"])
+        actions = [*remove(self.path, list(old))]
         if self.rng.random() < 0.8:
             table = pa.table({"id": [*new], "value": pa.array(new.values(), pa.int64())})
             actions.append(write(self.path, table, ["id"]))
@@ -233,6 +233,37 @@ def test_small_applies_commit_without_delta(stream: Stream) -> None:
     assert engine_of(table.path) == engine_of(table.tombstones.path) == "lowmark"
     assert shown(table) == stream.truth()
     assert table.log.left_to_delta == ""
+
+
+def test_files_of_spark_and_of_small_applies_are_folded(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENG-8, nothing_lost, deletes_stay_deleted: and Delta reads the table, also its versions
+    before.
+    """
+    monkeypatch.setattr(maintenance_schedule, "FOLD_FILES", 2)
+    monkeypatch.setattr(maintenance_schedule, "FOLD_SHARE", 0)
+    stream = Stream(spark, tmp_path, without_spark=chain([False], repeat(True)))
+    table = applied(stream, *(account(row, 10, amount="1") for row in "abcdefgh"))
+    by_spark = {file.name for file in Path(table.path).glob("*/*.parquet")}
+    shown_before = dict[int, Any]()
+    for at, row in enumerate("abcxyzabc", start=20):
+        changes = [account(row, at, amount=str(at)), account(f"{row}{at}", at, name="new")]
+        applied(stream, *changes, delete(f"{row}{at - 9}", at), delete("h", at), table=table)
+        assert shown(table) == stream.truth()
+        shown_before[DeltaTable(table.path).version()] = len(shown(table))
+    assert engine_of(table.path) == "lowmark"
+    assert table.log.left_to_delta == ""
+    files = {Path(uri).name for uri in DeltaTable(table.path).file_uris()}
+    assert not files & by_spark
+    # In each apply one of two buckets is folded. The other has at most one file more.
+    assert len(files) <= 4
+    for version, count in shown_before.items():
+        sql = f"SELECT * FROM {quoted(table.path)} VERSION AS OF {version}"
+        assert spark.sql(sql).count() == count
+    stream.without_spark = repeat(False)
+    applied(stream, account("a", 40, amount="40"), delete("b", 40), table=table)
+    assert shown(table) == stream.truth()
 
 
 def test_the_next_checkpoint_finds_that_a_part_of_the_log_was_removed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -15,6 +16,9 @@ from connector.state.maintenance_schedule import (
     CHECKSUMS_KEPT,
     CLEAN_APART_US,
     DAY_US,
+    FOLD_BYTES,
+    FOLD_FILES,
+    FOLD_ROWS,
     GAIN,
     GAIN_OF_LOG,
     GAIN_PER_PARTITION,
@@ -36,6 +40,7 @@ from connector.state.maintenance_schedule import (
     is_vacuum_due,
     removable_log_files,
     to_compact,
+    to_fold,
 )
 from connector.state.table_state import TableState
 from tests.examples import examples
@@ -120,6 +125,54 @@ def test_small_files_are_rewritten_a_few_times_only(seed: int) -> None:
             ]
     assert most <= GAIN + 20
     assert last_advance <= 12 * sum(sizes)
+
+
+@pytest.mark.parametrize("rows", [100, 1_000, 10_000])
+@pytest.mark.parametrize("replaced", [0.0, 0.5, 0.9])
+def test_folds_write_at_most_four_bytes_for_each_one(seed: int, rows: int, replaced: float) -> None:
+    """ENG-8: with applies of any size, whose rows later ones replace. The files stay few: those
+    with 50,000 rows are left to compaction.
+    """
+    rng, files, incoming, written, most = Random(seed), [DataFile("0", 10**6, 10**5)], 0, 0, 0
+    for _ in range(3_000):
+        new = rng.randint(rows // 2, rows * 3 // 2)
+        live = sum(file.rows - file.marked for file in files)
+        files = marked(rng, files, replaced * new / live)
+        chosen = to_fold(files)
+        assert not chosen or len(chosen) >= FOLD_FILES
+        assert max((files[n].rows - files[n].marked for n in chosen), default=0) < FOLD_ROWS
+        copied = sum(files[n].rows - files[n].marked for n in chosen)
+        files = [file for n, file in enumerate(files) if n not in set(chosen)]
+        files.append(DataFile("0", 40 * (new + copied), new + copied))
+        incoming, written = incoming + new, written + new + copied
+        small = [file for file in files if file.rows - file.marked < FOLD_ROWS]
+        most = max(most, len(small))
+    assert incoming < written <= 4 * incoming
+    assert most < 100
+
+
+def marked(rng: Random, files: list[DataFile], share: float) -> list[DataFile]:
+    """The files after about this share of the live rows of each was replaced."""
+    after = []
+    for file in files:
+        exact = (file.rows - file.marked) * min(share, 1)
+        count = int(exact) + (rng.random() < exact - int(exact))
+        after.append(replace(file, marked=file.marked + count))
+    return [file for file in after if file.rows > file.marked]
+
+
+def test_files_that_are_too_few_or_too_unequal_are_not_folded() -> None:
+    """ENG-8"""
+    small = [DataFile("0", 4_000, 100)] * (FOLD_FILES - 1)
+    assert to_fold(small) == []
+    assert len(to_fold([*small, DataFile("0", 4_000, 100)])) == FOLD_FILES
+    # The largest one has at most an eighth of the rows of the others.
+    assert len(to_fold([*small, DataFile("0", 4_000, 137)])) == FOLD_FILES
+    assert to_fold([*small, DataFile("0", 4_000, 138)]) == []
+    assert len(to_fold([*small, DataFile("0", 9_000, 900, 800)])) == FOLD_FILES
+    large = DataFile("0", 4_000, FOLD_ROWS)
+    assert to_fold([large] * FOLD_FILES) == []
+    assert to_fold([DataFile("0", FOLD_BYTES // FOLD_FILES + 1, 100)] * FOLD_FILES) == []
 
 
 def test_files_with_many_deleted_rows_are_rewritten_by_their_bytes() -> None:
@@ -302,6 +355,20 @@ def test_a_check_for_compaction_comes_with_enough_new_files() -> None:
         due.passed([CommitCount(0, 1)])
         assert due.begins(0, in_time)
         assert not due.begins(0, in_time)
+
+
+def test_a_check_for_compaction_comes_with_more_files() -> None:
+    """TBL-15: not if folds, or another compaction, remove as many as are added."""
+    due = Compactions()
+    due.ended(0, 0, 10**9)
+    due.passed([CommitCount(0, 1)])
+    assert due.begins(0, in_time)
+    for _ in range(10):
+        due.passed([CommitCount(0, 1)] * (GAIN - 1))
+        due.passed([CommitCount(0, 1, removed=GAIN)])
+        assert not due.begins(0, in_time)
+    due.passed([CommitCount(0, GAIN)])
+    assert due.begins(0, in_time)
 
 
 def test_a_check_for_compaction_comes_with_enough_new_bytes() -> None:

@@ -1,0 +1,175 @@
+"""A small apply copies the rows of small files into its new file, exactly (TBL-15, ENG-8)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from connector.lake.small_apply import merge_few
+from connector.lake.small_files import plain, read_vector
+from connector.lake.stores import files_at
+from connector.state import maintenance_schedule as schedule
+from connector.tables.column_names import STATE
+from tests.examples import tries
+from tests.property.histories import COLUMNS, batches
+from tests.property.test_small_apply_laws import ROWS, TABLES, Disk, cell, commit, several
+
+MANY_ROWS = (*ROWS, *(b"row %d" % number for number in range(20)))
+
+
+@pytest.fixture
+def forced(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes applies fold so many files, of any size."""
+
+    def force(files: int) -> None:
+        monkeypatch.setattr(schedule, "FOLD_FILES", files)
+        monkeypatch.setattr(schedule, "FOLD_SHARE", 0)
+
+    return force
+
+
+def contents(disk: Disk) -> dict[Any, dict[str, Any]]:
+    """All live rows of the files, with their state, by key."""
+    files, rows = files_at(str(disk.folder / "table")), dict[Any, dict[str, Any]]()
+    for action in disk.rows.values():
+        add = json.loads(action)["add"]
+        vector = add.get("deletionVector")
+        gone = read_vector(files, vector) if vector else ()
+        table = parquet.read_table(disk.folder / "table" / add["path"], partitioning=None)
+        assert len(table) == json.loads(add["stats"])["numRecords"]
+        columns = {name: plain(table[name]).to_pylist() for name in table.column_names}
+        for number, values in enumerate(zip(*columns.values(), strict=True)):
+            if number not in gone:
+                row = dict(zip(columns, values, strict=True))
+                bucket = add["partitionValues"]["_bucket"]
+                absent = {column.name: None for column in COLUMNS}
+                assert rows.setdefault(row["id"], {**absent, **row, "_bucket": bucket})["id"]
+                assert rows[row["id"]][STATE] == row[STATE], "a key occurs twice"
+    return rows
+
+
+def test_folds_change_no_row_and_no_state(
+    tmp_path: Path, seed: int, forced: Callable[[int], None]
+) -> None:
+    """nothing_lost, nothing_invented, deletes_stay_deleted: rows and states are those of a table
+    without folds, also if a column was added, or an apply crashed. Few files are left.
+    """
+    rng, folds = Random(seed), 0
+    for number in tries(30, quick=2):
+        table = replace(rng.choice(TABLES[:-1]), columns=COLUMNS[:2])
+        with_folds, without = (
+            Disk(tmp_path / f"{number} {name}", table) for name in ("with", "without")
+        )
+        deliveries = list(chain(*several(rng, 3, changes=9, rows=MANY_ROWS)))
+        drawn = list(batches(rng, deliveries))
+        added_at, most = rng.randrange(len(drawn)), rng.choice((1, 2, 4))
+        for at, batch in enumerate(drawn):
+            for disk in (with_folds, without):
+                if at == added_at:
+                    disk.definition = replace(table, columns=COLUMNS)
+                forced(most if disk is with_folds else 10_000)
+                if rng.random() < 0.1:
+                    disk.apply(batch, crashes=True)
+                    disk.apply()
+                else:
+                    disk.apply(batch)
+            assert contents(with_folds).keys() == contents(without).keys()
+        assert contents(with_folds) == contents(without)
+        # An apply folds the files of one bucket, and then adds one file.
+        assert len(with_folds.rows) <= len(without.rows)
+        folds += len(without.rows) - len(with_folds.rows)
+    assert folds > tries(30, quick=2)[-1]
+
+
+def filled(folder: Path, files: int) -> Disk:
+    """A table with so many files of one row, in one bucket."""
+    disk = Disk(folder, replace(TABLES[0], buckets=1))
+    for at in range(1, files + 1):
+        disk.apply([of_row(b"%d" % at, at)])
+    assert len(disk.rows) == files
+    return disk
+
+
+def of_row(row_key: bytes, at: int) -> Any:
+    one = cell(b"value %d" % at, at, at)
+    return replace(one, change=replace(one.change, row_key=row_key))
+
+
+def with_another_column(table: pa.Table) -> pa.Table:
+    return table.append_column("dropped", pa.array(["kept"] * len(table)))
+
+
+def with_another_type(table: pa.Table) -> pa.Table:
+    at = table.column_names.index(STATE)
+    state = table[STATE].combine_chunks()
+    names = [field.name for field in state.type][:-1]
+    parts = [state.field(name) for name in names]
+    return table.set_column(at, STATE, pa.StructArray.from_arrays(parts, names))
+
+
+def of_another_calendar(table: pa.Table) -> pa.Table:
+    return table.replace_schema_metadata({"org.apache.spark.legacyDateTime": ""})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [with_another_column, with_another_type, of_another_calendar, None],
+    ids=lambda one: getattr(one, "__name__", "absent"),
+)
+def test_a_file_that_cannot_be_copied_exactly_stays(
+    tmp_path: Path,
+    forced: Callable[[int], None],
+    changed: Callable[[pa.Table], pa.Table] | None,
+) -> None:
+    """nothing_lost: no apply fails, or is left to Spark, because of it. The others are folded."""
+    forced(1_000)
+    disk = filled(tmp_path / "disk", 6)
+    odd = sorted(disk.rows)[2]
+    file = tmp_path / "disk" / "table" / odd
+    if changed is None:
+        file.unlink()
+    else:
+        parquet.write_table(changed(parquet.read_table(file, partitioning=None)), file)
+    before = file.read_bytes() if changed else b""
+    forced(3)
+    folded = list[int]()
+    for at in (11, 12):
+        disk.log([of_row(b"new %d" % at, at)])
+        merged = merge_few(disk.task())
+        assert merged is not None
+        folded.append(merged.folded)
+        commit(disk.rows, merged.table)
+        disk.before = replace(disk.before, complete_to_batch=disk.batch, to_batch=disk.batch)
+    assert odd in disk.rows
+    if changed is None:
+        assert folded == [0, 0]  # it may be there next time
+        return
+    assert folded == [0, 6]
+    assert file.read_bytes() == before
+    assert len(disk.rows) == 2
+
+
+def test_an_apply_folds_one_bucket_and_needs_changes(
+    tmp_path: Path, forced: Callable[[int], None]
+) -> None:
+    """ENG-8: not because it looked at the table."""
+    forced(3)
+    disk = filled(tmp_path / "disk", 3)
+    task = disk.task()
+    merged = merge_few(task)
+    assert merged is not None
+    assert (merged.folded, merged.table) == (0, ())
+    disk.log([of_row(b"1", 9)])
+    merged = merge_few(disk.task())
+    assert merged is not None
+    kinds = [next(iter(json.loads(action))) for action in merged.table]
+    assert (merged.folded, kinds) == (3, ["remove"] * 3 + ["add"])
