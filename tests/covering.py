@@ -1,9 +1,8 @@
 """The test files of a source file: `python -m tests.covering connector/tables/merge.py`.
 
-They are the files of tests/unit/PACKAGE, and of the other suites, that import its module. A package
-without a folder of its own, as `lake`, has its tests in all folders of tests/unit. If only one
-module of its package imports it, the files of the other suites that import that one count too. If
-no test file imports it, those count that import the modules of its package that do.
+They are the files of tests/unit/PACKAGE, and of the other suites, that import its module, or a
+module of its package that imports it. A package without a folder of its own, as `lake`, has its
+tests in all folders of tests/unit.
 """
 
 from __future__ import annotations
@@ -22,30 +21,21 @@ def covering(root: Path, module: str, suites: Sequence[str] = LAWS) -> list[str]
     those of `suites`.
     """
     sources = (root / "connector" / Path(module).parent).glob("*.py")
-    importers = {
+    modules = {module} | {
         str(path.relative_to(root / "connector").with_suffix(""))
         for path in sources
         if _imports(path, {module})
     }
-    of_suites = {module, *importers} if len(importers) == 1 else {module}
-    files = _files(root, module, {module}, of_suites, suites)
-    return files or _files(root, module, importers, importers, suites)
-
-
-def _files(
-    root: Path, module: str, of_unit: set[str], of_suites: set[str], suites: Sequence[str]
-) -> list[str]:
     unit = root / "tests/unit"
     own = unit / Path(module).parts[0]
     found = unit.glob if "/" not in module else own.rglob if own.is_dir() else unit.rglob
-    files = [path for path in sorted(found("test_*.py")) if _imports(path, of_unit)]
-    files += [
-        path
-        for suite in suites
-        for path in sorted((root / suite).glob("test_*.py"))
-        if _imports(path, of_suites)
+    tests = [sorted(found("test_*.py")), *(sorted((root / s).glob("test_*.py")) for s in suites)]
+    return [
+        str(path.relative_to(root))
+        for of_suite in tests
+        for path in of_suite
+        if _imports(path, modules)
     ]
-    return [str(path.relative_to(root)) for path in files]
 
 
 def _imports(path: Path, modules: set[str]) -> bool:
