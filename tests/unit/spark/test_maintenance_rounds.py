@@ -95,7 +95,7 @@ def test_maintenance_begins_after_commits_with_work_for_it() -> None:
     assert kept.round(0) == []
     assert kept.round(1, CommitCount(1, 1)) == ["compact"], "what an earlier process has left"
     assert kept.round(minute, *[CommitCount(2, 1)] * (maintenance_schedule.GAIN - 1)) == []
-    assert kept.round(minute, CommitCount(3, 1, 100, 10)) == ["compact"]
+    assert kept.round(minute, CommitCount(3, 1, 0, 10)) == ["compact"]
     assert kept.round(hour + 2 * minute) == ["clean", "log"]
     assert kept.round(2 * hour) == []
     assert kept.round(3 * hour, *[CommitCount(3 * hour, 0)] * maintenance_schedule.LOG_EVERY) == [
