@@ -14,6 +14,7 @@ from connector.lake.small_files import (
     Add,
     FileRows,
     LeftToSpark,
+    check_size,
     fields_of,
     opened,
     read,
@@ -26,11 +27,11 @@ from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import TableDefinition
 
 _ODD: Final = Kept[bool](100_000)
-"""The files that cannot be copied, by path. They are not looked at again."""
+"""The files that cannot be copied, or are too large, by path. They are not looked at again."""
 
 
 class _OddFileError(Exception):
-    """A row of the file cannot be copied exactly. Its path."""
+    """The file has what cannot be copied exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ def fold(
     removes.
 
     `adds` are the files of the buckets to which the apply writes. A file that cannot be copied
-    exactly, or read, stays as it is, and so do the others this time. Never raises.
+    exactly, or read, or is large in memory, stays as it is, and so do the others this time. Never
+    raises.
     """
     by_bucket = dict[str, list[tuple[Add, DataFile]]]()
     for add in adds:
@@ -66,15 +68,14 @@ def fold(
     for add in most:
         try:
             table = _live_rows(folder, definition, add, rows_removed.get(add["path"]))
+            size += table.nbytes
+            check_size(size, limits.MAX_IN_MEMORY // 4)
         except OSError:
             return Fold()
         except (_OddFileError, LeftToSpark, ValueError, KeyError, pa.ArrowException):
             _ODD.keep(f"{folder}/{add['path']}", value=True, size=1)
             return Fold()
         rows.append(table)
-        size += table.nbytes
-        if size > limits.MAX_IN_MEMORY:
-            return Fold()
     return Fold(most, rows)
 
 

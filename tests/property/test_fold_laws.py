@@ -17,6 +17,7 @@ from pyarrow import parquet
 from connector.lake.small_apply import merge_few
 from connector.lake.small_files import plain, read_vector
 from connector.lake.stores import files_at
+from connector.state import apply_level as limits
 from connector.state import maintenance_schedule as schedule
 from connector.tables.column_names import STATE
 from tests.examples import tries
@@ -90,17 +91,17 @@ def test_folds_change_no_row_and_no_state(
     assert folds > tries(30, quick=2)[-1]
 
 
-def filled(folder: Path, files: int) -> Disk:
+def filled(folder: Path, files: int, *, bytes_of_value: int = 8) -> Disk:
     """A table with so many files of one row, in one bucket."""
     disk = Disk(folder, replace(TABLES[0], buckets=1))
     for at in range(1, files + 1):
-        disk.apply([of_row(b"%d" % at, at)])
+        disk.apply([of_row(b"%d" % at, at, Random(at).randbytes(bytes_of_value))])
     assert len(disk.rows) == files
     return disk
 
 
-def of_row(row_key: bytes, at: int) -> Any:
-    one = cell(b"value %d" % at, at, at)
+def of_row(row_key: bytes, at: int, value: bytes = b"new") -> Any:
+    one = cell(value, at, at)
     return replace(one, change=replace(one.change, row_key=row_key))
 
 
@@ -156,6 +157,25 @@ def test_a_file_that_cannot_be_copied_exactly_stays(
     assert folded == [0, 6]
     assert file.read_bytes() == before
     assert len(disk.rows) == 2
+
+
+def test_files_that_are_large_in_memory_are_not_folded(
+    tmp_path: Path, forced: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SCL-1: one fewer each time, until they fit. The apply is not left to Spark."""
+    forced(1_000)
+    disk = filled(tmp_path / "disk", 12, bytes_of_value=2_000)
+    forced(7)
+    monkeypatch.setattr(limits, "MAX_IN_MEMORY", 80_000)
+    folded = list[int]()
+    while not any(folded):
+        disk.log([of_row(b"new", 20 + len(folded))])
+        merged = merge_few(disk.task())
+        assert merged is not None
+        folded.append(merged.folded)
+    # A look at too many files takes one of them out.
+    assert 1 < len(folded) < 6
+    assert folded[-1] == 12 - len(folded) + 1
 
 
 def test_an_apply_folds_one_bucket_and_needs_changes(
