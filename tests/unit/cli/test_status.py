@@ -156,15 +156,15 @@ def test_one_object_has_every_stream_and_table(
 def test_a_person_sees_when_a_table_is_due(
     warehouse: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JOB-2: half of its bound after the start of its last apply; at once, if that has passed and
-    something is pending.
+    """JOB-2: a quarter of its bound after the start of its last apply; at once, if that has passed
+    and something is pending.
     """
     monkeypatch.setenv("COLUMNS", "200")
     one = status(capsys)["tables"]["one"]
-    assert (one["apply_every_s"], one["due_at"] is None) == (300, False)
+    assert (one["apply_every_s"], one["due_at"] is None) == (150, False)
     assert cli.invoke(["status"]) == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.split()}
-    assert "in 4m5" in rows["one"]
+    assert "in 2m2" in rows["one"]
     assert " now" in rows["never"]
 
 

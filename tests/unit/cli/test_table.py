@@ -70,15 +70,15 @@ def test_a_pace_is_set_and_unset(capsys: pytest.CaptureFixture[str]) -> None:
         table = json.loads(capsys.readouterr().out)["tables"]["one"]
         return table["apply_every_s"], table["max_staleness_s"]
 
-    assert shown() == (300, 600)
+    assert shown() == (150, 600)
     assert cli.invoke(["table", "set", "one", "apply_every=1h"]) == 0
     assert "one: applied every 1h, until --unset" in capsys.readouterr().err
     assert cli.invoke(["table", "set", "one", "max_staleness=20s"]) == 0
     assert "one: applied every 1h" in capsys.readouterr().err
     assert shown() == (3600, 20)
     assert cli.invoke(["table", "set", "one", "--unset"]) == 0
-    assert "one: applied every 5m" in capsys.readouterr().err
-    assert shown() == (300, 600)
+    assert "one: applied every 2m30s" in capsys.readouterr().err
+    assert shown() == (150, 600)
 
 
 @pytest.mark.parametrize(
