@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -352,9 +352,18 @@ class Applies:
                 return applied, self._tables[name].newest(), time.monotonic() - began
 
             if name in self._tables.stopped:  # it is opened first
-                with in_pool(self._spark, Pool.APPLY):
+                with self._in_spark(name):
                     return self._tables.use(name, bring)
             return self._tables.use(name, bring)
+
+    @contextmanager
+    def _in_spark(self, name: str) -> Iterator[None]:
+        """Work of a table in Spark, for which a round of other tables need not wait."""
+        self._large.add(name)
+        self._wake.set()
+        follow_cores(self._spark)
+        with in_pool(self._spark, Pool.APPLY):
+            yield
 
     def _follow(self, name: str) -> bool:
         """Give a table the wanted columns. Returns whether it may be applied."""
@@ -368,7 +377,7 @@ class Applies:
             return self._definitions.follow(
                 *(name, self._tables[name], newest_batch),
                 on_step=lambda step: self._on_step(f"table {name}: altered: {step}"),
-                at_work=partial(in_pool, self._spark, Pool.APPLY),
+                at_work=partial(self._in_spark, name),
             )
 
     def _apply(self, name: str, cut: Cut) -> bool:
@@ -395,10 +404,7 @@ class Applies:
         def on_step(step: str) -> None:
             nonlocal spent_by_tasks
             if step == LEFT_TO_SPARK and spent_by_tasks is None:
-                self._large.add(name)  # a round of other tables need not wait for it
-                self._wake.set()
-                follow_cores(self._spark)
-                in_spark.enter_context(in_pool(self._spark, Pool.APPLY))
+                in_spark.enter_context(self._in_spark(name))
                 spent_by_tasks = in_spark.enter_context(spending(self._spark))
             self._on_step(f"table {name}: {step}")
 
