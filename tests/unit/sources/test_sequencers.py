@@ -724,6 +724,45 @@ def test_a_truncation_that_was_sent_to_two_partitions_has_the_place_of_its_first
     assert source.sequencer.starts == {("t.a", 0): 3, ("t.a", 1): 1, (ENDS, 0): 2}
 
 
+@pytest.mark.parametrize(("partition", "sent_at"), [(0, 10), (1, 3_000_000)])
+def test_a_truncation_behind_a_later_transaction_is_a_dead_letter_in_each_order_of_reading(
+    partition: int, sent_at: int
+) -> None:
+    """SRC-2, `resumable`: Kafka lost it, and got it again behind an event of that transaction in
+    its partition, or behind the end of that transaction. A bridge may read it first, or publish
+    that transaction before it, and be killed. Its other copy is then no second letter.
+    """
+
+    def commit(at: int) -> Commit:
+        after, place = (1, at), (1, at + 1, 0)
+        name = f"file=bin.1,pos={at}"
+        return Commit(time=NOW, sequence=1, log=BINLOG, after=after, at=place, log_position=name)
+
+    later = replace(commit(30), transaction="30")
+    row = Row(table="a", commit=later, key={"id": 1})
+    end = End(replace(later, after=(1, 31)), 1)
+    truncated = TruncatedTable("a", commit(20))
+    found = []
+    for is_first in (True, False):
+        source = Source(by_transaction())
+        assert source.released() == []
+        source.add(("t.a", 0), row)
+        if is_first:
+            source.add(("t.a", partition), truncated, time=NOW + sent_at)
+        source.add((ENDS, 0), end, time=NOW + 20)
+        released = source.released()
+        if not is_first:
+            source.add(("t.a", partition), truncated, time=NOW + sent_at)
+        source.add(("t.a", 1), truncated, time=NOW + 2 * sent_at)
+        released += source.released()
+        found.append({r.commit_timestamp: r.event for r in released if r.event is row})
+        letters = [r.event for r in released if r.event is not row]
+        assert [type(letter) for letter in letters] == [Poison]
+        assert {getattr(letter, "rule", "") for letter in letters} == {"TRUNCATION_LATE"}
+        assert source.sequencer.repetitions == 1
+    assert found == [{NOW: row}] * 2
+
+
 @pytest.mark.parametrize(("sent_at", "start"), [(10, 0), (40, 2)])
 def test_an_event_that_waits_is_read_again_from_its_first_copy(sent_at: int, start: int) -> None:
     """SRC-2: a copy that was sent before the one that waits keeps its place. A later one does not.
