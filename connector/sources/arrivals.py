@@ -276,11 +276,13 @@ class Arrivals(Sequencer):
     ) -> Row | TruncatedTable | Skipped | Poison | None:
         """Return an event of a finished transaction, if it was never released. If the source may
         count events again, the number of an event does not prove that it was released. Then it is
-        a dead letter, unless its partition had it before.
+        a dead letter, unless its partition had it before. An event without a key may be sent again
+        to another partition, so that does not prove it if its transaction lacked an event.
         """
         commit = event.commit
+        has_place = record.key is not None or commit.transaction not in self._unfilled
         up_to = self._queues[record.partition].added_up_to
-        if commit.counts_again and up_to.has(commit, record.key):
+        if commit.counts_again and has_place and up_to.has(commit, record.key):
             return None
         is_late = self._is_late(record, commit)
         if isinstance(event, TruncatedTable) and (is_late or commit.counts_again):

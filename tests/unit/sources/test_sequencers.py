@@ -427,6 +427,27 @@ def test_an_event_before_those_that_were_counted_again_is_a_dead_letter(is_kille
     assert (late.event.rule, late.event.commit.at) == ("EVENT_LATE", (4,))
 
 
+def test_a_truncation_that_a_transaction_lacked_is_a_dead_letter_in_another_partition() -> None:
+    """SRC-2, `nothing_lost`: an operator published the transaction without it. A Debezium before
+    3.6.1 sends it to a partition that has later events.
+    """
+    source = Source(by_transaction())
+    commit = Commit(
+        time=NOW, transaction="1", sequence=1, log=LSN, after=(0,), at=(5,), counts_again=True
+    )
+    later = replace(commit, transaction="2", after=(10,), at=(15,))
+    source.add(("t.a", 0), Row(table="a", commit=commit, key={"id": 1}))
+    source.end(1, 2)
+    assert source.released() == []
+    assert isinstance(source.sequencer, ByTransaction)
+    assert source.sequencer.skip("1")
+    assert numbers(source.released()) == [("1", 1)]
+    source.add(("t.a", 0), Row(table="a", commit=later, key={"id": 1}))
+    source.add(("t.a", 0), TruncatedTable("a", replace(commit, sequence=2, at=(6,))))
+    source.end(2, 1)
+    assert [type(r.event) for r in source.released()] == [Row, Poison]
+
+
 def test_a_row_of_a_second_snapshot_waits_for_what_was_sent_before_it() -> None:
     """SRC-2, `newest_wins`: Debezium has lost the insert of the row, and sends an older truncation
     in another Kafka partition.
