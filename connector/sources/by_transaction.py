@@ -431,7 +431,7 @@ class ByTransaction(Arrivals):
         self._check_truncations(commit, arrived)
         if ahead > self._skew_us:
             return "clock"
-        if self._grown or not self._asked_before:
+        if self._grown or not self._offsets:
             self.wants_ends = True
             return "snapshot"
         begins_again = commit.log == LSN and commit.after < self._ends.get(LSN, ())

@@ -784,6 +784,17 @@ def test_a_truncation_behind_a_later_transaction_is_a_dead_letter_in_each_order_
     assert found == [{NOW: row}] * 2
 
 
+def test_a_truncation_does_not_wait_for_the_first_end() -> None:
+    """SRC-2: it is released 10 s after all was read, also if the transaction topic is empty."""
+    source = Source(by_transaction())
+    name = "file=bin.1,pos=20"
+    commit = Commit(time=NOW, log=BINLOG, after=(1, 20), at=(1, 21, 0), log_position=name)
+    source.add(("t.a", 0), TruncatedTable("a", commit))
+    assert source.released() == []
+    assert [type(r.event) for r in source.released(NOW + 10_000_000)] == [TruncatedTable]
+    assert source.sequencer.waiting is None
+
+
 @pytest.mark.parametrize(("sent_at", "start"), [(10, 0), (40, 2)])
 def test_an_event_that_waits_is_read_again_from_its_first_copy(sent_at: int, start: int) -> None:
     """SRC-2: a copy that was sent before the one that waits keeps its place. A later one does not.
