@@ -29,7 +29,7 @@ from connector.sources.model import (
     TruncatedTable,
     least_time,
 )
-from connector.sources.places import SILENT_US
+from connector.sources.places import SILENT_US, is_earlier
 from connector.sources.position import ReadUpTo, SourcePosition, by_number, by_partition
 from connector.sources.queues import (
     ALONE,
@@ -50,7 +50,14 @@ forgotten.
 """
 MOST_KEYS: Final = 16
 """Of how many events at one position of a log a resume token has the keys."""
-_LATE: Final = "later transactions were published before it, so its place among them is not known"
+_LATE: Final = "later transactions were sent before it, so its place among them is not known"
+_TRUNCATION_LATE: Final = "TRUNCATION_LATE"
+
+
+def is_late_truncation(event: Event) -> bool:
+    """Return whether an event is a truncation of MySQL that has no place among the transactions."""
+    is_late = isinstance(event, Poison) and event.rule == _TRUNCATION_LATE
+    return is_late and event.commit.transaction.startswith(TRUNCATION)
 
 
 def next_position(commit: Commit) -> LogPosition:
@@ -147,11 +154,12 @@ class Arrivals(Sequencer):
         if isinstance(event, TruncatedTable) and commit.at and commit.log != LSN:
             event = self._as_transaction(record, event)
         commit = event.commit
-        transaction = "" if isinstance(event, Row) and event.is_snapshot else commit.transaction
+        is_alone = is_late_truncation(event) or (isinstance(event, Row) and event.is_snapshot)
+        transaction = "" if is_alone else commit.transaction
         if not transaction:
             if isinstance(event, Skipped):
                 return
-            transaction = UNKNOWN if isinstance(event, Poison) else ALONE
+            transaction = UNKNOWN if isinstance(event, Poison) and not is_alone else ALONE
         elif self._is_not_of_end(commit) and self._is_finished(commit):
             late = self._late(record, event)
             if late is not event:
@@ -268,15 +276,17 @@ class Arrivals(Sequencer):
     ) -> Row | TruncatedTable | Skipped | Poison | None:
         """Return an event of a finished transaction, if it was never released. If the source may
         count events again, the number of an event does not prove that it was released. Then it is
-        a dead letter, unless its partition had it before.
+        a dead letter, unless its partition had it before. An event without a key may be sent again
+        to another partition, so that does not prove it if its transaction lacked an event.
         """
         commit = event.commit
+        has_place = record.key is not None or commit.transaction not in self._unfilled
         up_to = self._queues[record.partition].added_up_to
-        if commit.counts_again and up_to.has(commit, record.key):
+        if commit.counts_again and has_place and up_to.has(commit, record.key):
             return None
         is_late = self._is_late(record, commit)
         if isinstance(event, TruncatedTable) and (is_late or commit.counts_again):
-            return Poison("TRUNCATION_LATE", _LATE, commit, event.table)
+            return Poison(_TRUNCATION_LATE, _LATE, commit, event.table)
         if isinstance(event, Row) and commit.counts_again and not is_late:
             return Poison("EVENT_LATE", _LATE, commit, event.table)
         is_unread = isinstance(event, Poison) and commit.counts_again
@@ -354,18 +364,60 @@ class Arrivals(Sequencer):
         name = f"{TRUNCATION}{commit.transaction or commit.log_position} at {commit.time}"
         commit = replace(commit, transaction=name, sequence=1, counts_again=False)
         past = self._finished.of_event(commit)
+        is_behind = self._is_behind_later(record, commit)
         if name in self._ended or past is Past.FINISHED:
             first = self._truncations.get(name)
-            if first is not None and record.timestamp < first[0].timestamp:
+            if first is not None and not is_behind and record.timestamp < first[0].timestamp:
                 self._truncations[name] = record, first[1]
             return replace(event, commit=commit)
-        end = replace(commit, after=next_position(commit))
-        self._ended[name] = End(end, 1)
-        self._truncations[name] = record, self._ended[name]
         time, at = self._newest
-        if past is Past.OLD or (commit.at < at and commit.time // 1000 <= time):
-            return Poison("TRUNCATION_LATE", _LATE, commit, event.table)
+        is_late = past is Past.OLD or (commit.at < at and commit.time // 1000 <= time)
+        if is_behind or is_late:
+            return Poison(_TRUNCATION_LATE, _LATE, commit, event.table)
+        self._ended[name] = End(replace(commit, after=next_position(commit)), 1)
+        self._truncations[name] = record, self._ended[name]
         return replace(event, commit=commit)
+
+    def _is_behind_later(self, record: ForeignRecord, commit: Commit) -> bool:
+        """Return whether an event of a later transaction is in front of a truncation of MySQL in
+        its Kafka partition. So that transaction may be released before the truncation is read.
+        """
+        queue = self._queues[record.partition]
+        others = [
+            (entry.record, entry.event.commit.time, entry.event.commit.at)
+            for entry in queue.entries
+            if entry.transaction not in (ALONE, UNKNOWN)
+        ]
+        if queue.pinned is not None:  # a part of the next transaction is released
+            next_record, next_ = self._end_records[0]
+            others.append((next_record, next_.commit.time, self._at_of_next()))
+        return any(
+            bool(at)
+            and is_earlier(commit.time, commit.at, time, at)
+            and not self._is_read_again(other, record)
+            for other, time, at in others
+        )
+
+    def _leave_place(self, transaction: str) -> None:
+        """Make a dead letter of a truncation of MySQL that has no place among the transactions."""
+        del self._truncations[transaction], self._ended[transaction]
+        for partition in +self._arrived.pop(transaction).queued:
+            entries = self._queues[partition].entries
+            for index, (record, event, name) in enumerate(entries):
+                if name == transaction:
+                    if isinstance(event, TruncatedTable):
+                        event = Poison(_TRUNCATION_LATE, _LATE, event.commit, event.table)
+                    entries[index] = Entry(record, event, ALONE)
+
+    def _at_of_next(self) -> LogPosition:
+        """Return where the transaction of the next end is in a binary log, if that is known."""
+        if not self._end_records:
+            return ()
+        commit = self._end_records[0][1].commit
+        arrived = self._arrived.get(commit.transaction)
+        if arrived is not None and arrived.at:
+            return arrived.at
+        return commit.after if commit.log == BINLOG else ()
 
     def read_to(self, partition: TopicPartition, offset: int) -> None:
         if partition == self._end_partition:
@@ -451,7 +503,9 @@ class Arrivals(Sequencer):
             (queue.partition, entry.event.commit)
             for queue in (self._queues.values() if self._joined or self._unfilled else ())
             for entry in queue.entries
-            if entry.transaction == ALONE and entry.event.commit.transaction
+            if entry.transaction == ALONE
+            and entry.event.commit.transaction
+            and not is_late_truncation(entry.event)
         ]
         # What waits in a queue is read again after a restart.
         passed = self._passed - {partition for partition, _ in late}

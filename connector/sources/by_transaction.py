@@ -21,7 +21,8 @@ Debezium sends events again after a restart, in the same order. An event is a re
 transaction is finished, which `finished` proves, or if its sequence was counted before.
 
 A truncation of MySQL is no part of a transaction, and has no end. It is a transaction of its own,
-before the first one whose events have a greater position in the binary log.
+before the first one whose events have a greater position in the binary log. That one may be out
+already if Kafka has the truncation behind its end, or behind an event that waits. Then it is late.
 
 Some things need the end offsets of all partitions, as they are when it begins to wait. Kafka has a
 row of a snapshot, and a truncation of MySQL, before the end of a transaction that was sent later.
@@ -49,14 +50,14 @@ from typing import Final
 
 from connector.errors.sources import source_row_without_place, source_truncations_unplaced
 from connector.records.model import MAX_LONG
-from connector.sources.arrivals import Arrivals, next_position
+from connector.sources.arrivals import Arrivals, is_late_truncation, next_position
+from connector.sources.finished import Past
 from connector.sources.model import (
     BINLOG,
     LSN,
     Commit,
     End,
     ForeignRecord,
-    LogPosition,
     Poison,
     Released,
     Row,
@@ -65,7 +66,7 @@ from connector.sources.model import (
     Waiting,
     least_time,
 )
-from connector.sources.places import SILENT_US, SORT_KEY, is_earlier
+from connector.sources.places import RESTART_US, SILENT_US, SORT_KEY, is_earlier
 from connector.sources.position import by_partition
 from connector.sources.queues import ALONE, UNKNOWN, Arrived, Entry, PartitionQueue, is_read_row
 
@@ -117,8 +118,12 @@ class ByTransaction(Arrivals):
             return head
         truncations = sorted(self._truncations.values(), key=SORT_KEY)
         if head is not None:
-            is_next = any(self._precedes(truncation, head) for truncation in truncations)
-            return truncations[0] if is_next else head
+            before = [each for each in truncations if self._precedes(each, head)]
+            late = [each for each in before if each[0].timestamp > head[0].timestamp + RESTART_US]
+            for _, end in late:
+                self._leave_place(end.commit.transaction)
+            truncations = sorted(self._truncations.values(), key=SORT_KEY)
+            return truncations[0] if len(before) > len(late) else head
         record, end = truncations[0]
         others = (a.at for name, a in self._arrived.items() if name not in self._truncations)
         is_next = not any(at and at < end.commit.at for at in others)
@@ -275,16 +280,6 @@ class ByTransaction(Arrivals):
             return self._has_asked() and self._are_rows_read()
         return self._is_silent_since(record)
 
-    def _at_of_next(self) -> LogPosition:
-        """Return where the transaction of the next end is in a binary log, if that is known."""
-        if not self._end_records:
-            return ()
-        commit = self._end_records[0][1].commit
-        arrived = self._arrived.get(commit.transaction)
-        if arrived is not None and arrived.at:
-            return arrived.at
-        return commit.after if commit.log == BINLOG else ()
-
     def _is_before_next(self, commit: Commit) -> bool:
         """Return whether an event is before the end of the next transaction, if that is known."""
         if not self._end_records or not commit.after:
@@ -382,6 +377,11 @@ class ByTransaction(Arrivals):
                     )
                     self._finished.add(end, has_end=False)
                     self._keep_unfilled(transaction, arrived)
+        if is_late_truncation(event):
+            if self._finished.of_event(event.commit) is Past.FINISHED:
+                self.repetitions += 1
+                return
+            self._finished.add(replace(event.commit, after=next_position(event.commit)))
         if is_read_row(event):
             self._snapshot_at = max(self._snapshot_at, record.timestamp)
         if not isinstance(event, Skipped):
@@ -399,8 +399,7 @@ class ByTransaction(Arrivals):
         self._time = time
         newest = self._ends.get(commit.log, ())
         self._ends[commit.log] = commit.after if commit.log == LSN else max(newest, commit.after)
-        is_late = is_truncation and not arrived.truncated
-        if arrived.at and not is_late:
+        if arrived.at:
             self._newest = commit.time // 1000, arrived.at
         self._finished.add(commit)
         self._has_finished = True
@@ -432,7 +431,7 @@ class ByTransaction(Arrivals):
         self._check_truncations(commit, arrived)
         if ahead > self._skew_us:
             return "clock"
-        if self._grown or not self._asked_before:
+        if self._grown or not self._offsets:
             self.wants_ends = True
             return "snapshot"
         begins_again = commit.log == LSN and commit.after < self._ends.get(LSN, ())
@@ -466,7 +465,6 @@ class ByTransaction(Arrivals):
             () < arrived.at < at
             and commit.time <= 1000 * time + SILENT_US
             and (self._truncations or self._finished.has_truncations)
-            and not (commit.transaction in self._truncations and not arrived.truncated)
         ):
             raise source_truncations_unplaced(self._end_partition[0], commit.transaction)
 

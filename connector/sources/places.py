@@ -12,6 +12,10 @@ SILENT_US: Final = 10_000_000
 more has the order of the commit times. An event that is older by more than an end is not of its
 transaction, but of another one with the same id.
 """
+RESTART_US: Final = 1_000_000
+"""A restart of Debezium takes longer. So a truncation of MySQL that Kafka got later than this after
+the end of a later transaction was sent after that end.
+"""
 
 
 def is_earlier(time: int, at: LogPosition, other_time: int, other_at: LogPosition) -> bool:

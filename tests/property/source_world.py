@@ -29,6 +29,7 @@ from connector.sources.model import (
     TopicPartition,
     TruncatedTable,
 )
+from connector.sources.places import RESTART_US
 
 ENDS = "t.transaction"
 TABLES = ("a", "b", "c")
@@ -377,7 +378,7 @@ class Debezium:
         random = self._random
         if not emits:
             return self.topics
-        self._time += 1_000  # it was started, and Kafka has all that was sent before
+        self._time += 2 * RESTART_US  # it was started, and Kafka has all that was sent before
         for numbers in self.topics.visible_after.values():
             numbers[:] = [min(number, self.topics.written) for number in numbers]
         die_at = sorted(random.randrange(len(emits)) for _ in range(deaths))
@@ -395,6 +396,7 @@ class Debezium:
                     lost_from.setdefault(partition, number)
                 if partition not in lost_from:
                     self._append(partition, sent[number])
+            self._time += 2 * RESTART_US  # it is started again
             # What was acknowledged may come again, from any place. An initial snapshot that has
             # ended does not.
             is_snapshot = upto <= snapshot_size

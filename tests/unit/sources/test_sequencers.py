@@ -427,6 +427,27 @@ def test_an_event_before_those_that_were_counted_again_is_a_dead_letter(is_kille
     assert (late.event.rule, late.event.commit.at) == ("EVENT_LATE", (4,))
 
 
+def test_a_truncation_that_a_transaction_lacked_is_a_dead_letter_in_another_partition() -> None:
+    """SRC-2, `nothing_lost`: an operator published the transaction without it. A Debezium before
+    3.6.1 sends it to a partition that has later events.
+    """
+    source = Source(by_transaction())
+    commit = Commit(
+        time=NOW, transaction="1", sequence=1, log=LSN, after=(0,), at=(5,), counts_again=True
+    )
+    later = replace(commit, transaction="2", after=(10,), at=(15,))
+    source.add(("t.a", 0), Row(table="a", commit=commit, key={"id": 1}))
+    source.end(1, 2)
+    assert source.released() == []
+    assert isinstance(source.sequencer, ByTransaction)
+    assert source.sequencer.skip("1")
+    assert numbers(source.released()) == [("1", 1)]
+    source.add(("t.a", 0), Row(table="a", commit=later, key={"id": 1}))
+    source.add(("t.a", 0), TruncatedTable("a", replace(commit, sequence=2, at=(6,))))
+    source.end(2, 1)
+    assert [type(r.event) for r in source.released()] == [Row, Poison]
+
+
 def test_a_row_of_a_second_snapshot_waits_for_what_was_sent_before_it() -> None:
     """SRC-2, `newest_wins`: Debezium has lost the insert of the row, and sends an older truncation
     in another Kafka partition.
@@ -722,6 +743,56 @@ def test_a_truncation_that_was_sent_to_two_partitions_has_the_place_of_its_first
     times = [r.commit_timestamp for r in released]
     assert times == ([NOW, NOW + 10, NOW + 20] if is_ahead else [NOW, NOW + 2, NOW + 4])
     assert source.sequencer.starts == {("t.a", 0): 3, ("t.a", 1): 1, (ENDS, 0): 2}
+
+
+@pytest.mark.parametrize(("partition", "sent_at"), [(0, 10), (1, 3_000_000)])
+def test_a_truncation_behind_a_later_transaction_is_a_dead_letter_in_each_order_of_reading(
+    partition: int, sent_at: int
+) -> None:
+    """SRC-2, `resumable`: Kafka lost it, and got it again behind an event of that transaction in
+    its partition, or behind the end of that transaction. A bridge may read it first, or publish
+    that transaction before it, and be killed. Its other copy is then no second letter.
+    """
+
+    def commit(at: int) -> Commit:
+        after, place = (1, at), (1, at + 1, 0)
+        name = f"file=bin.1,pos={at}"
+        return Commit(time=NOW, sequence=1, log=BINLOG, after=after, at=place, log_position=name)
+
+    later = replace(commit(30), transaction="30")
+    row = Row(table="a", commit=later, key={"id": 1})
+    end = End(replace(later, after=(1, 31)), 1)
+    truncated = TruncatedTable("a", commit(20))
+    found = []
+    for is_first in (True, False):
+        source = Source(by_transaction())
+        assert source.released() == []
+        source.add(("t.a", 0), row)
+        if is_first:
+            source.add(("t.a", partition), truncated, time=NOW + sent_at)
+        source.add((ENDS, 0), end, time=NOW + 20)
+        released = source.released()
+        if not is_first:
+            source.add(("t.a", partition), truncated, time=NOW + sent_at)
+        source.add(("t.a", 1), truncated, time=NOW + 2 * sent_at)
+        released += source.released()
+        found.append({r.commit_timestamp: r.event for r in released if r.event is row})
+        letters = [r.event for r in released if r.event is not row]
+        assert [type(letter) for letter in letters] == [Poison]
+        assert {getattr(letter, "rule", "") for letter in letters} == {"TRUNCATION_LATE"}
+        assert source.sequencer.repetitions == 1
+    assert found == [{NOW: row}] * 2
+
+
+def test_a_truncation_does_not_wait_for_the_first_end() -> None:
+    """SRC-2: it is released 10 s after all was read, also if the transaction topic is empty."""
+    source = Source(by_transaction())
+    name = "file=bin.1,pos=20"
+    commit = Commit(time=NOW, log=BINLOG, after=(1, 20), at=(1, 21, 0), log_position=name)
+    source.add(("t.a", 0), TruncatedTable("a", commit))
+    assert source.released() == []
+    assert [type(r.event) for r in source.released(NOW + 10_000_000)] == [TruncatedTable]
+    assert source.sequencer.waiting is None
 
 
 @pytest.mark.parametrize(("sent_at", "start"), [(10, 0), (40, 2)])
