@@ -221,9 +221,6 @@ class ByTransaction(Arrivals):
                 return False
         if self._end_records:
             return True
-        newest = self._finished.newest
-        if newest is not None and () < event.commit.after == newest.end:
-            return True
         is_known = self._offsets.get(record.partition, 0) > record.offset
         self.wants_ends |= not is_known
         if not is_known or self._end_next < self._offsets.get(self._end_partition, 0):

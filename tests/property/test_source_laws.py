@@ -40,7 +40,7 @@ LATE = "TRUNCATION_LATE"
 FOUND = {BINLOG: ("1 15", "350107344/5"), "uuid": ("2286409200 11",)}
 """Worlds whose log begins again, and in which a truncation of MySQL once had a wrong place."""
 GROWN = {
-    LSN: ("2", "5", "249", "1000"),
+    LSN: ("2", "5", "249", "1000", "last/134"),
     BINLOG: ("0", "15", "2182", "1047912678/11"),
     "uuid": ("0", "16"),
     "domain": ("8",),

@@ -487,6 +487,22 @@ def incremental(source: Source, *, after: int, time: int = NOW) -> None:
     source.add(("t.a", 0), row, time=time)
 
 
+def test_a_row_at_the_position_of_the_newest_end_waits_for_ends_that_are_unread() -> None:
+    """SRC-2, `newest_wins`: the log may have begun again, so the position may be of the new one."""
+    source = Source(by_transaction())
+    source.row(1, 1)
+    source.end(1, 1)
+    source.released()
+    source.next[ENDS, 0] = 2  # Kafka has another end
+    incremental(source, after=10, time=NOW + 20_000_000)
+    assert source.released() == []
+    source.next[ENDS, 0] = 1
+    source.row(2, 1, partition=1)
+    source.end(2, 1)
+    first, read = source.released()
+    assert (first.event.commit.transaction, read.record.offset) == ("2", 1)
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("is_read_again", [False, True])
 def test_rows_of_another_snapshot_separate_two_logs(is_read_again: bool, is_killed: bool) -> None:
