@@ -93,6 +93,8 @@ class Bridge:
                 and self.skips
                 and sequencer.waiting is not None
             ):
+                if sequencer.wants_ends:
+                    sequencer.ends(self.topics.ends(self._shown))
                 is_skipped = sequencer.skip(sequencer.waiting.transaction)
                 self.skipped += is_skipped
                 idle = 0 if is_skipped else idle
