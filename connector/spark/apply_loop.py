@@ -203,17 +203,19 @@ class Applies:
                     upkeep.begin_due()
                     self._begin_due(threads)
                     self._pause(stop)
+                self._settle_all(threads)
+                self._jobs.write()
             except TableError:
                 with suppress(TableError):
                     self._settle_all(threads)
+                with suppress(TableError):
+                    self._jobs.write()
                 raise
             except BaseException:
                 self._cancel(threads)
+                with suppress(TableError):
+                    self._jobs.write()
                 raise
-            else:
-                self._settle_all(threads)
-            finally:
-                self._jobs.write()
 
     def _begin_due(self, threads: ThreadPoolExecutor) -> None:
         now = time.monotonic()
