@@ -8,7 +8,7 @@ not in memory, an erasure or a compaction cannot make an apply miss a change: it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final
 
 import numpy as np
@@ -17,26 +17,30 @@ import pyarrow.compute as pc
 
 from connector.engine.schema import CHANGELOG, OF_CHANGE
 
-MOST_ROWS: Final = 400_000
+MOST_FILES: Final = 200
+"""An apply that needs older commits of the changelog reads no single files."""
+MOST_BYTES: Final = 256_000_000
 _NONE: Final = CHANGELOG.empty_table().select(OF_CHANGE)
 
 
 class RecentFiles:
-    """At most `most_rows` changes of the newest files of a changelog. One thread calls `keep`."""
+    """The changes of the newest files of a changelog, at most `MOST_FILES` with `most_bytes`. One
+    thread calls `keep`.
+    """
 
-    def __init__(self, most_rows: int = MOST_ROWS) -> None:
-        self._most_rows = most_rows
-        self._files: Mapping[str, Mapping[str, pa.Table]] = {}
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._files: Mapping[str, tuple[Mapping[str, pa.Table], int]] = {}
 
     def keep(self, path: str, rows: pa.Table) -> None:
         """Keep the changes of a new file, which are sorted by source table, in place of the oldest
         ones. `rows` have the schema `CHANGELOG`.
         """
-        by_table = _by_table(rows.filter(pc.equal(rows["kind"], "change")).select(OF_CHANGE))
-        files, left = {**self._files, path: by_table}, self._most_rows
-        kept = list[str]()
-        for name in reversed(files):
-            if (left := left - sum(map(len, files[name].values()))) < 0:
+        changes = rows.filter(pc.equal(rows["kind"], "change")).select(OF_CHANGE)
+        files = {**self._files, path: (_by_table(changes), changes.nbytes)}
+        kept, left = list[str](), self._most_bytes
+        for name in islice(reversed(files), MOST_FILES):
+            if (left := left - files[name][1]) < 0:
                 break
             kept.append(name)
         self._files = {name: files[name] for name in reversed(kept)}
@@ -45,7 +49,7 @@ class RecentFiles:
         """The changes of a source table in a file, with the columns `OF_CHANGE`. None: the file is
         not in memory.
         """
-        by_table = self._files.get(path)
+        by_table, _ = self._files.get(path, (None, 0))
         return None if by_table is None else by_table.get(source, _NONE)
 
 

@@ -108,7 +108,8 @@ def _merge(task: SmallApply) -> Merged:
     wanted = WantedKeys(task.definition, keys.values)
     if len(changes):
         old, merged = _merged(task, reader, changes, keys, table, tombstones, wanted)
-        folded = fold(task.table, task.definition, table, old)
+        if task.may_fold:
+            folded = fold(task.table, task.definition, table, old)
     removed = remove(task.table, old, folded.adds)
     added = _write_rows(task, wanted, [*(rows.live for rows in merged), *folded.rows])
     return Merged(
@@ -227,7 +228,8 @@ def _changes_in(task: SmallApply, files: FileSystem, add: Add) -> pa.Table:
     with opened(files, add) as file:
         table = read(file, [*OF_CHANGE, "kind"])
     is_change = pc.equal(table["kind"], "change")
-    return table.filter(pc.and_(is_change, pc.equal(table["table"], task.definition.source)))
+    is_ours = pc.and_(is_change, pc.equal(table["table"], task.definition.source))
+    return table.filter(is_ours).select(OF_CHANGE)
 
 
 def _not_truncated(table: pa.Table, definition: TableDefinition, rank: Rank) -> pa.Table:

@@ -138,7 +138,7 @@ class Applies:
         self._entry.open()
         self._turns = {stream: ApplySchedule() for stream in self._names}
         self._looked = dict.fromkeys(self._names, float("-inf"))
-        self._cuts: dict[str, object] = {}
+        self._cuts: dict[str, tuple[Hashable, int]] = {}
         self._paces: Mapping[str, Mapping[str, float]] = {}
         self._asked = float("-inf")
         self._under_way: dict[Future[_Brought | None], tuple[_Round, str]] = {}
@@ -166,9 +166,15 @@ class Applies:
         """
         self._begin_anew()
         with ThreadPoolExecutor(MAX_PARALLEL_APPLIES) as threads:
-            for stream, names in self._names.items():
-                self._begin(threads, _Round(stream, self._cut(stream)[0], None, set(names)), stop)
-            self._settle_all(threads)
+            try:
+                for stream, names in self._names.items():
+                    cut, _ = self._cut(stream)
+                    self._begin(threads, _Round(stream, cut, None, set(names)), stop)
+                self._settle_all(threads)
+            except BaseException:
+                with suppress(TableError):
+                    self._jobs.write()
+                raise
         self._jobs.write()
         self._definitions.publish(self._definitions.unpublished(self._tables.going_on()))
 
@@ -240,13 +246,13 @@ class Applies:
         for stream, turns in self._turns.items():
             if stream in busy:
                 continue
-            paces, last_cut = self._paces_of(stream), self._cuts.get(stream)
+            paces, last_cut = self._paces_of(stream), self._cuts.get(stream, (None, 0))
             has_news = self._news[stream] or now >= self._looked[stream] + self._look_every_s
-            if now >= turns.ready_at(paces) and (has_news or turns.due(paces, now, last_cut)):
+            if now >= turns.ready_at(paces) and (has_news or turns.due(paces, now, *last_cut)):
                 self._news[stream], self._looked[stream] = False, now
                 cut, this_cut = self._cut(stream)
-                self._cuts[stream] = this_cut
-                names = set(turns.take(paces, now, this_cut))
+                self._cuts[stream] = this_cut, cut.batch
+                names = set(turns.take(paces, now, this_cut, cut.batch))
                 self._begin(threads, _Round(stream, cut, turns, names))
 
     def _paces_of(self, stream: str) -> dict[str, float]:
@@ -346,7 +352,17 @@ class Applies:
 
     def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> _Brought | None:
         """Bring a table to a cut. None: it is stopped, or was opened again."""
-        with self._entry, self._alone[name]:
+        alone = self._alone[name]
+        if not alone.acquire(blocking=False):  # maintenance commits, which may take long
+            self._leave_round(name)
+            alone.acquire()
+        try:
+            return self._bring_alone(name, cut, stop)
+        finally:
+            alone.release()
+
+    def _bring_alone(self, name: str, cut: Cut, stop: threading.Event | None) -> _Brought | None:
+        with self._entry:
 
             def bring() -> _Brought:
                 is_going_on, began = stop is None or not stop.is_set(), time.monotonic()
@@ -358,11 +374,15 @@ class Applies:
                     return self._tables.use(name, bring)
             return self._tables.use(name, bring)
 
+    def _leave_round(self, name: str) -> None:
+        """Let the next round of other tables begin before this table has ended."""
+        self._large.add(name)
+        self._wake.set()
+
     @contextmanager
     def _in_spark(self, name: str) -> Iterator[None]:
         """Work of a table in Spark, for which a round of other tables need not wait."""
-        self._large.add(name)
-        self._wake.set()
+        self._leave_round(name)
         follow_cores(self._spark)
         with in_pool(self._spark, Pool.APPLY):
             yield

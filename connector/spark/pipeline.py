@@ -418,7 +418,7 @@ class Pipeline:
             for _, state in newest.values()
         ):
             with self._recording:
-                if self._cuts[stream] is not recorded:
+                if self._cuts[stream] is not recorded or stream in self._reached:
                     return  # a round has ended meanwhile, and snapshots must not go back
                 again = replace(recorded, recorded_at=self._ports[stream].now(), versions=versions)
                 self._job_log.add_cut(again)

@@ -102,6 +102,7 @@ class SmallApply:
       files.
     - `attempt_id` identifies the attempt.
     - `cores` is the number of processors that Spark has.
+    - `may_fold`: small files may be put together in the same commit.
     """
 
     definition: TableDefinition
@@ -119,6 +120,7 @@ class SmallApply:
     removed: tuple[str, ...]
     attempt_id: str
     cores: int
+    may_fold: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

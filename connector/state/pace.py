@@ -42,12 +42,13 @@ def pace_s(apply_every_s: int | None, max_staleness_s: int | None) -> float:
 
 @dataclass(slots=True)
 class _LastApply:
-    """The last apply with changes, how long it was, the last apply, and its cut."""
+    """The last apply with changes, how long it was, the last apply, its cut and its batch."""
 
     started: float = -math.inf
     lasted: float = 0.0
     looked: float = -math.inf
     cut: Hashable = None
+    batch: int = 0
     is_at_work: bool = False
 
     def ready_at(self, pace: float) -> float:
@@ -72,29 +73,38 @@ class ApplySchedule:
             (turn.ready_at(pace) for turn, pace in turns if not turn.is_at_work), default=math.inf
         )
 
-    def take(self, paces: Mapping[str, float], now: float, cut: Hashable) -> tuple[str, ...]:
-        """Return the tables to apply up to `cut` now. It is empty if no table is due.
+    def take(
+        self, paces: Mapping[str, float], now: float, cut: Hashable, batch: int = 0
+    ) -> tuple[str, ...]:
+        """Return the tables to apply up to `cut` of `batch` now. It is empty if no table is due. A
+        table that was taken for this cut, but for another batch, goes with a due one.
 
         They count as busy until `ended` is called. A table that is already at the cut is checked
         again after its pace, because its blocked rows may become unblocked without a new batch.
         """
-        due = self.due(paces, now, cut)
+        due = self.due(paces, now, cut, batch)
         longest = max((paces[name] for name in due), default=-math.inf)
         turns = {name: self._last_apply(name) for name in paces}
         with_them = {
             name
             for name, turn in turns.items()
-            if not turn.is_at_work and turn.cut != cut and paces[name] <= longest
+            if not turn.is_at_work
+            and (turn.cut, turn.batch) != (cut, batch)
+            and paces[name] <= longest
         }
         taken = tuple(name for name in paces if name in due or name in with_them)
         for name in taken:
-            turns[name].is_at_work, turns[name].looked, turns[name].cut = True, now, cut
+            turn = turns[name]
+            turn.is_at_work, turn.looked, turn.cut, turn.batch = True, now, cut, batch
         return taken
 
-    def due(self, paces: Mapping[str, float], now: float, cut: Hashable) -> set[str]:
+    def due(
+        self, paces: Mapping[str, float], now: float, cut: Hashable, batch: int = 0
+    ) -> set[str]:
         """Return the tables whose time has come.
 
-        They are not at `cut`, or were not checked for at least their pace.
+        They are not at `cut`, or at that of another batch for twice their pace, or were not checked
+        for at least their pace.
         """
         turns = [(name, self._last_apply(name), pace) for name, pace in paces.items()]
         ready = [
@@ -105,7 +115,9 @@ class ApplySchedule:
         return {
             name
             for name, turn, pace in ready
-            if turn.cut != cut or now >= turn.looked + max(pace, LOOK_AGAIN_S)
+            if turn.cut != cut
+            or (turn.batch != batch and now >= turn.looked + 2 * pace)
+            or now >= turn.looked + max(pace, LOOK_AGAIN_S)
         }
 
     def ended(self, name: str, *, applied: bool, lasted: float = 0.0) -> None:

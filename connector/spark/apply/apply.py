@@ -154,7 +154,8 @@ def _apply(
     is_plain = blocked is None and not before.blocked_rows
     is_plain = is_plain and not truncation.is_new and truncation.unnumbered is None
     if is_plain and merge_few is not None:
-        with turn:
+        # Work for an object store, or of Delta, waits for others more than it computes.
+        with turn if table.log.is_own else nullcontext():
             applied = _apply_few(
                 *(table, changelog, version, before, cut, newest, truncation), merge_few, on_step
             )
@@ -224,6 +225,8 @@ def _apply_few(
             removed=removed,
             attempt_id=attempt,
             cores=cores,
+            # A feed of changes, which Delta writes, would have each copied row.
+            may_fold=not table.log.left_to_delta,
         )
     )
     if merged is None:

@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from connector.config.settings import StreamConfig
+from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.engine.batch import IngestJob, changelog_rows, has_replays, registry_ids
 from connector.engine.rules import RecordRules
 from connector.engine.schema import KAFKA
@@ -412,6 +413,7 @@ class Ingest:
         batch: LoggedBatch,
         before: Progress,
         rows: pa.Table | None = None,
+        external: ExternalDeadLetters | None = None,
     ) -> Progress | None:
         """The progress after `before` with the written files of a batch, before their commit. They
         are counted in memory if `rows` are theirs. None: some rows were rejected, whose dead
@@ -425,7 +427,8 @@ class Ingest:
         if counts.rejected or _may_complete(before, batch, counts):
             return None
         releases, _ = self._releases_after(before, batch, counts)
-        return self._progress_after(before, batch, counts, placement, 0, releases)
+        after = self._progress_after(before, batch, counts, placement, 0, releases)
+        return after if external is None else replace(after, external_dead_letters=external)
 
     def _releases_after(
         self, before: Progress, batch: LoggedBatch, counts: BatchCounts
@@ -562,7 +565,10 @@ class Ingest:
         if has_replays(records):
             return False
         self._learn(registry_ids(records))
-        with self._turn:
+        external = None
+        if self._is_count_due(batch.asked.at):  # before the turn, since Kafka may take long
+            external = self._ports.external_dead_letters(before.external_dead_letters, 0)
+        with self._turn if self._changelog.log.is_own else nullcontext():
             rows = changelog_rows(
                 IngestJob(
                     records=records,
@@ -574,7 +580,9 @@ class Ingest:
                     ingest_time=self._ports.now(),
                 )
             )
-            settle = partial(self._settled, batch=batch, before=before, rows=rows)
+            settle = partial(
+                self._settled, batch=batch, before=before, rows=rows, external=external
+            )
             self._changelog.append_few(batch, rows, settle)
         return True
 

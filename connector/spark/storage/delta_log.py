@@ -41,9 +41,9 @@ _FILE: Final = re.compile(
 )
 """The name of a file of the log, with its size and time, in the text of its status."""
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
-_DELETED_AT_ONCE: Final = 5_000
 _MOST_MARKED: Final = 256
 """So many commits stay in memory."""
+_DELETED_AT_ONCE: Final = 5_000
 """A log that was never cleaned is cleaned in steps, because each file is a call."""
 _METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -147,6 +147,11 @@ class DeltaLog(Commits):
         with self._explained("read"):
             self.left_to_delta = self._log.state().not_known()
             return self._log.files(version)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether lowmark commits files itself, as far as is known."""
+        return self._log is not None and not self.left_to_delta
 
     def commit_files(
         self,

@@ -55,6 +55,27 @@ def test_a_pace_counts_from_start_to_start() -> None:
     assert schedule.take({"t": 10.0}, 135, 4) == ("t",)
 
 
+@pytest.mark.parametrize("moves_every", [1, 2, 5, 30])
+def test_all_tables_reach_the_cut_of_the_longest_pace(moves_every: int) -> None:
+    """JOB-2, TBL-10: also if batches come while the low watermark does not move."""
+    schedule, paces, at = ApplySchedule(), {"fast": 1.0, "slow": 47.3}, dict[str, object]()
+    slow = common = 0
+    for number in range(24_000):
+        now = number / 10
+        batch = int(now)
+        cut = batch // moves_every
+        if now < schedule.ready_at(paces):
+            continue
+        taken = schedule.take(paces, now, cut, batch)
+        for name in taken:
+            at[name] = cut, batch
+            schedule.ended(name, applied=True)
+        if "slow" in taken:
+            slow += 1
+            common += at["fast"] == at["slow"]
+    assert slow == common >= 2400 // (47.3 + moves_every)
+
+
 def test_a_table_rests_after_a_small_apply() -> None:
     """JOB-2: three times its length from start to start, within twice the pace; a large apply is
     one of Spark, and needs no rest.
