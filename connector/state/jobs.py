@@ -70,7 +70,7 @@ class Job(Viewed):
     - `rows_read` is the number of offsets of a batch, and of rows that an audit read.
     - `rows_written` and `bytes_written` are those of the files that a batch or an apply added.
       `deletes` is the number of rows that an apply removed.
-    - `bytes_read` is what an apply read of changelog and table.
+    - `bytes_read` is what an apply read of the files of changelog and table.
     - `cpu_us` is the processor time of an apply: that of its tasks on executors, and of the Python
       thread that ran it.
     """
