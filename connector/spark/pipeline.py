@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig
-from connector.errors import BrokerError, ConnectorError, DeliveryError
+from connector.errors import BrokerError, ConnectorError, DeliveryError, WriterConflictError
 from connector.events import OnEvent, ignore, info
 from connector.spark.apply.base import check_start, copy_base, is_to_start
 from connector.spark.apply_loop import Applies, AtVersion, Listener
@@ -277,8 +277,9 @@ class Pipeline:
             for name in self._tables.going_on().keys() & set(self._tables_of(stream)):
                 pace_s = pace_in_force(self._config.tables[name], bounds, paces)
                 within_us = round(LATE_PACES * pace_s * 1_000_000)
-                if progress.is_late(self._tables[name].table_state(), now, within_us):
-                    return True
+                with suppress(WriterConflictError):  # it is altered meanwhile
+                    if progress.is_late(self._tables[name].table_state(), now, within_us):
+                        return True
         return False
 
     def _maintain(self, stop: threading.Event, stream: str) -> None:
@@ -365,10 +366,13 @@ class Pipeline:
         """Record the cut if all tables of the stream are at it, or were in `reached` (TBL-17)."""
         if self._has_stopped(stream):
             return
-        newest = {
-            name: reached[name] if name in reached else self._tables[name].newest()
-            for name in self._tables_of(stream)
-        }
+        try:
+            newest = {
+                name: reached[name] if name in reached else self._tables[name].newest()
+                for name in self._tables_of(stream)
+            }
+        except WriterConflictError:  # a table is altered meanwhile, which left the round
+            return
         if (
             not newest
             or cut.low_watermark is None
