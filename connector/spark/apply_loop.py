@@ -165,17 +165,11 @@ class Applies:
         no apply begins.
         """
         self._begin_anew()
-        with ThreadPoolExecutor(MAX_PARALLEL_APPLIES) as threads:
-            try:
-                for stream, names in self._names.items():
-                    cut, _ = self._cut(stream)
-                    self._begin(threads, _Round(stream, cut, None, set(names)), stop)
-                self._settle_all(threads)
-            except BaseException:
-                with suppress(TableError):
-                    self._jobs.write()
-                raise
-        self._jobs.write()
+        with self._jobs, ThreadPoolExecutor(MAX_PARALLEL_APPLIES) as threads:
+            for stream, names in self._names.items():
+                cut, _ = self._cut(stream)
+                self._begin(threads, _Round(stream, cut, None, set(names)), stop)
+            self._settle_all(threads)
         self._definitions.publish(self._definitions.unpublished(self._tables.going_on()))
 
     @property
@@ -193,6 +187,7 @@ class Applies:
         """
         self._begin_anew()
         with (
+            self._jobs,
             ThreadPoolExecutor(MAX_PARALLEL_APPLIES) as threads,
             Upkeep(self._spark, self._names, maintain, self._look_every_s) as upkeep,
         ):
@@ -209,19 +204,14 @@ class Applies:
                     upkeep.begin_due()
                     self._begin_due(threads)
                     self._pause(stop)
-                self._settle_all(threads)
-                self._jobs.write()
             except TableError:
                 with suppress(TableError):
                     self._settle_all(threads)
-                with suppress(TableError):
-                    self._jobs.write()
                 raise
             except BaseException:
                 self._cancel(threads)
-                with suppress(TableError):
-                    self._jobs.write()
                 raise
+            self._settle_all(threads)
 
     def _begin_due(self, threads: ThreadPoolExecutor) -> None:
         now = time.monotonic()

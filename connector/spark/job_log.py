@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from connector.errors import TableError
 from connector.spark.apply.follow import DefinitionPorts
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.stream_progress import Progress
@@ -59,6 +61,14 @@ class WaitingJobs:
         """Add a job. Only that of a successful apply waits for others."""
         self._waiting.append(job)
         if job.kind is not JobKind.APPLY or job.error:
+            self.write()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Add those that wait. An error of the block stays the one that is raised."""
+        with suppress(TableError) if kind is not None else nullcontext():
             self.write()
 
     def write_due(self) -> None:

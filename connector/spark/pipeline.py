@@ -191,7 +191,7 @@ class Pipeline:
         try:
             self._applies.all(stop)
         finally:
-            self._record_reached(CUTS_EVERY_S)
+            self._record_reached(at_once=True)
 
     def _check(self, *, again: bool = True) -> None:
         self._record_reached()
@@ -387,13 +387,13 @@ class Pipeline:
         )
         self._record_reached()
 
-    def _record_reached(self, early_s: float = 0.0) -> None:
-        """Record the newest cut of each stream, if the last one was recorded `CUTS_EVERY_S` ago,
-        less `early_s`.
+    def _record_reached(self, *, at_once: bool = False) -> None:
+        """Record the newest cut of each stream, `at_once` or if the last one was recorded
+        `CUTS_EVERY_S` ago.
         """
         now = time.monotonic()
         for stream in [*self._reached]:
-            if now < self._recorded_at[stream] + CUTS_EVERY_S - early_s:
+            if not at_once and now < self._recorded_at[stream] + CUTS_EVERY_S:
                 continue
             with self._recording:
                 reached = self._reached.pop(stream, None)
@@ -407,7 +407,7 @@ class Pipeline:
 
         Then the files of the versions recorded before can be deleted (TBL-15, TBL-17).
         """
-        self._record_reached(CUTS_EVERY_S)  # the newest record is the one with the latest time
+        self._record_reached(at_once=True)  # the newest record is the one with the latest time
         recorded = self._cuts[stream]
         if self._has_stopped(stream):
             return
