@@ -59,6 +59,8 @@ class Shop:
     """The number of transactions by kind."""
     _failure: list[BaseException] = field(default_factory=list)
     _next: int = 1000
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+    """Held from the begin of a transaction until its state is known: no state is missed."""
 
     def open(self) -> None:
         """Make the tables and the first rows."""
@@ -109,15 +111,19 @@ class Shop:
         self.done[name] += 1
 
     def add_column(self) -> None:
-        """From another connection, as an administrator does."""
-        self.server.run("ALTER TABLE customers ADD COLUMN phone text")
+        """Add `customers.phone`, and fill it, from another connection, as an administrator does."""
+        with self.server.session() as session:
+            session.run("ALTER TABLE customers ADD COLUMN phone text")
+            fill = "UPDATE customers SET phone = 'none' WHERE id < 1000"
+            self._commit(session, iter([fill]))
 
     def _commit(self, session: Session, statements: Iterator[str]) -> None:
-        session.run("BEGIN")
-        for statement in statements:
-            session.run(statement)
-        session.run("COMMIT")
-        self._look(session)
+        with self._turn:
+            session.run("BEGIN")
+            for statement in statements:
+                session.run(statement)
+            session.run("COMMIT")
+            self._look(session)
 
     def _look(self, session: Session) -> None:
         tables = json.loads(session.run(_STATE), parse_float=Decimal)
