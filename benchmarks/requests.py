@@ -110,7 +110,7 @@ class Scene:
 
     def is_applied(self) -> bool:
         progress = progress_of(self.warehouse, "s")
-        return table_state_of(self.warehouse, "accounts").to_batch >= progress.ingest_batch
+        return table_state_of(self.warehouse, "s", "accounts").to_batch >= progress.ingest_batch
 
 
 @contextmanager

@@ -8,6 +8,8 @@ It ignores unknown keys, and an absent key has the default of its field.
 from __future__ import annotations
 
 import base64
+import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
@@ -64,3 +66,26 @@ def from_text(type_: type[T], text: str) -> T:
 def from_stored(type_: type[T], stored: object) -> T:
     """Return the value. Raises `ValueError` if a type is wrong or a required key is absent."""
     return msgspec.convert(stored, type_, str_keys=True)
+
+
+def to_checked(value: Any) -> str:
+    """Return the text of a small file that is overwritten: a line with the JSON of a value, and its
+    checksum.
+    """
+    content = json.dumps(to_stored(value), separators=(",", ":"))
+    return f"{content}\n{_checksum(content)}"
+
+
+def from_checked(type_: type[T], text: str) -> T | None:
+    """Return the value of such a text. None: it is damaged."""
+    content, _, checksum = text.partition("\n")
+    if checksum != _checksum(content):
+        return None
+    try:
+        return from_text(type_, content)
+    except (RecursionError, ValueError):
+        return None
+
+
+def _checksum(content: str) -> str:
+    return f"{zlib.crc32(content.encode('utf-8', 'surrogatepass')):08x}"

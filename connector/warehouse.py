@@ -9,6 +9,7 @@ table (TBL-4, TBL-13).
     streams/<stream>/checkpoint       Spark's checkpoint of its query; it can be removed
     tables/<table>/data               a table
     tables/<table>/tombstones         its tombstone table; after a rebuild, tombstones-<rebuild>
+    _connector/positions/<stream>.json how far the tables are that had no change to commit
     _connector/jobs, cuts             the history of applies and of snapshots
     _connector/overrides              bounds and paces that operators set
     _connector/closed_partitions      stream partitions that operators closed
@@ -71,6 +72,13 @@ def freshness_beside(changelog: str) -> str:
     return f"{changelog.rpartition('/')[0]}/freshness.json"
 
 
+def positions(warehouse: str, stream: str) -> str:
+    """The file with the positions of tables that had no change to commit (ENG-7). A backup copies
+    it before the tables and changelogs, so it is not ahead of them.
+    """
+    return f"{warehouse}/_connector/positions/{stream}.json"
+
+
 def process(warehouse: str, stream: str) -> str:
     """The file in which the pipeline of a stream says what it does (RUN-1)."""
     return f"{stream_folder(warehouse, stream)}/process.json"
@@ -97,6 +105,11 @@ def table_folder(warehouse: str, table: str) -> str:
 def table_of(folder: str) -> str:
     """The name of the table that has this folder."""
     return folder.rstrip("/").rpartition("/")[2]
+
+
+def warehouse_of_table(folder: str) -> str:
+    """The warehouse of the table that has this folder."""
+    return folder.rstrip("/").rpartition("/")[0].rpartition("/")[0]
 
 
 def data(folder: str) -> str:

@@ -39,6 +39,10 @@ _CUTS: Final = {
         ("low_watermark", "to_batch", "revision", "merged", "recorded_at", "version"), "int64"
     ),
 }
+_OF_TABLE: Final = ("table", "version", "attempt_id")
+"""The columns of cuts that differ by table."""
+_ADDED_TO_CUTS: Final = {"attempt_id": "string"}
+"""Columns that the cuts of an older version lack."""
 
 JOBS_KEPT_US: Final = 30 * 86_400_000_000
 MAX_JOBS: Final = 50_000
@@ -68,14 +72,21 @@ class History:
 
     def add_cut(self, cut: CutRecord) -> None:
         """Add a cut."""
-        common = {name: value for name, value in asdict(cut).items() if name != "versions"}
+        of_tables = ("versions", "attempts")
+        common = {name: value for name, value in asdict(cut).items() if name not in of_tables}
         append(
             self._cuts,
             [
-                {**common, "table": table, "version": version}
+                {
+                    **common,
+                    "table": table,
+                    "version": version,
+                    "attempt_id": cut.attempts.get(table),
+                }
                 for table, version in cut.versions.items()
             ],
             _CUTS,
+            added=_ADDED_TO_CUTS,
         )
 
     def jobs(
@@ -174,7 +185,9 @@ class History:
         rows = select(
             self._cuts, f"{condition} ORDER BY recorded_at DESC, to_batch DESC, low_watermark DESC"
         )
-        by_cut = groupby(rows, key=lambda row: {**row, "table": "", "version": 0})
+        by_cut = groupby(
+            rows, key=lambda row: {name: row[name] for name in row if name not in _OF_TABLE}
+        )
         return [self._cut(common, list(of_cut)) for common, of_cut in by_cut]
 
     def _job(self, row: Mapping[str, Any]) -> Job:
@@ -185,7 +198,8 @@ class History:
     def _cut(self, common: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> CutRecord:
         with reading(self._cuts, "A row"):
             versions = {row["table"]: row["version"] for row in rows}
-            return from_stored(CutRecord, {**common, "versions": versions})
+            attempts = {row["table"]: row["attempt_id"] for row in rows if row.get("attempt_id")}
+            return from_stored(CutRecord, {**common, "versions": versions, "attempts": attempts})
 
 
 def batches(warehouse: str, stream: str, *, since: int = 0) -> Iterator[Job]:

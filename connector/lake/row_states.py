@@ -25,6 +25,7 @@ from connector.lake.changelog_changes import (
 )
 from connector.lake.plain_table import PlainTable, newest_foreign, newest_stored, open_table
 from connector.lake.small_tables import quoted
+from connector.lake.state_reader import newer_state
 from connector.records.ordering import Rank, rank_of
 from connector.records.rejection import Rejection
 from connector.records.views import EPOCH, MICROSECOND
@@ -64,7 +65,8 @@ class RowStates:
                 partial(newest_foreign, paths.data(folder)),
             )
             with reading(paths.data(folder)):
-                self.table_state = TableState.from_json(self.table.stored)
+                committed = TableState.from_json(self.table.stored)
+            self.table_state = newer_state(warehouse, definition.stream, definition.name, committed)
             if self.table_state.has_tombstones:
                 self._tombstones = _tombstones(folder, self.table)
         changelog = paths.changelog(warehouse, definition.stream)

@@ -16,6 +16,7 @@ from connector.lake.plain_table import newest_foreign, newest_stored, open_table
 from connector.lake.small_tables import select
 from connector.lake.stores import text_at
 from connector.state.damage import check_owner, reading
+from connector.state.positions import from_text
 from connector.state.stream_progress import Progress, with_freshness_file
 from connector.state.table_state import TableState
 from connector.stored import from_stored
@@ -110,12 +111,27 @@ def logged_ends(warehouse: str, stream: str) -> dict[int, int]:
         return from_stored(dict[int, int], metadata["end_offsets"])
 
 
-def table_state_of(warehouse: str, table: str) -> TableState:
-    """The table state of the newest commit. Without a table, it is that of one without an apply."""
+def table_state_of(warehouse: str, stream: str, table: str) -> TableState:
+    """The state of a table: that of its newest commit, or its newer position. Without a table, it
+    is that of one without an apply.
+    """
+    return newer_state(warehouse, stream, table, committed_state_of(warehouse, table))
+
+
+def committed_state_of(warehouse: str, table: str) -> TableState:
+    """The state of the newest commit alone, as `table_state_of`."""
     path = paths.table(warehouse, table)
     metadata = _newest_of(path, "table", table)
     with reading(path):
         return TableState() if metadata is None else TableState.from_json(metadata)
+
+
+def newer_state(warehouse: str, stream: str, table: str, committed: TableState) -> TableState:
+    """The newer one of the state of a table's newest commit, which was read before, and its
+    position (ENG-7).
+    """
+    position = from_text(text_at(paths.positions(warehouse, stream))).get(table)
+    return committed if position is None else position.of_newest(committed)
 
 
 def definition_of(warehouse: str, table: str) -> tuple[TableDefinition, ColumnIds] | None:

@@ -234,12 +234,12 @@ def _of_source(
 
 def faulty_tables(warehouse: str, tables: Iterable[str]) -> dict[str, str]:
     """The tables whose newest commit is not one of lowmark, or cannot be read, and why."""
-    from connector.lake.state_reader import table_state_of
+    from connector.lake.state_reader import committed_state_of
 
     faults = {}
     for name in tables:
         try:
-            table_state_of(warehouse, name)
+            committed_state_of(warehouse, name)
         except TableError as error:
             faults[name] = error.problem
     return faults

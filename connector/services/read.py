@@ -148,16 +148,18 @@ def plain_version(
     if snapshot:
         return _snapshot(config, table)
     opened = open_table(paths.table(warehouse_of(config), table), table=table)
-    state = _state_of(opened, table)
+    state = _state_of(config, opened, table)
     return opened, _plain_read(table, opened, state, state.as_of)
 
 
-def _state_of(table: PlainTable, name: str) -> TableState:
+def _state_of(config: ConnectorConfig, table: PlainTable, name: str) -> TableState:
     from connector.lake.plain_table import newest_foreign
+    from connector.lake.state_reader import newer_state
 
     check_owner(table.path, "table", name, table.stored, partial(newest_foreign, table.path))
     with reading(table.path):
-        return TableState.from_json(table.stored)
+        committed = TableState.from_json(table.stored)
+    return newer_state(warehouse_of(config), config.tables[name].stream, name, committed)
 
 
 def _as_applied(
@@ -170,7 +172,7 @@ def _as_applied(
 
     now = now_us()
     table = open_table(paths.table(warehouse_of(config), name), table=name)
-    state = _state_of(table, name)
+    state = _state_of(config, table, name)
     logged = logged_progress_of(warehouse_of(config), config.tables[name].stream)
     try:
         progress = logged.of_table(name, state)
@@ -228,7 +230,7 @@ def _snapshot(config: ConnectorConfig, name: str) -> tuple[PlainTable, TableRead
         raise cut_expired(name, str(view_of_time(cut.low_watermark)), cause) from error
     with reading(path):
         state = TableState.from_json(table.stored)
-    if not cut.is_state(state):
+    if not cut.is_state(name, state):
         raise cut_of_another_table(name, cut)
     revised = f", revision {cut.revision}" if cut.revision else ""
     text = f"{name} at {view_of_time(cut.low_watermark)}, ingest batch {cut.to_batch}{revised}"
@@ -305,9 +307,9 @@ def _missing(config: ConnectorConfig, name: str, snapshot: PlainTable | None) ->
 
     stream = config.streams[config.tables[name].stream]
     try:
-        table = table_state_of(warehouse_of(config), name)
+        table = table_state_of(warehouse_of(config), stream.name, name)
         if snapshot is not None:
-            table = replace(table, covered_by=_state_of(snapshot, name).covered_by)
+            table = replace(table, covered_by=_state_of(config, snapshot, name).covered_by)
         progress = logged_progress_of(warehouse_of(config), stream.name).of_table(name, table)
         return open_letters_of(config, stream, progress, {name: table})[1][name]
     except TableError:

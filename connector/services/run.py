@@ -457,7 +457,7 @@ def report_waiting_changes(config: ConnectorConfig, on_event: OnEvent) -> None:
     warehouse = warehouse_of(config)
     for name, definition in config.tables.items():
         with suppress(TableError):
-            table = table_state_of(warehouse, name)
+            table = table_state_of(warehouse, definition.stream, name)
             if not (waiting := waiting_changes(warehouse, definition, table)):
                 continue
             progress = progress_of(warehouse, definition.stream, with_frontier=True)

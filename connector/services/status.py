@@ -105,8 +105,10 @@ class _Reader:
         from connector.lake.state_reader import logged_progress_of, table_state_of
 
         states = {
-            name: self._try(f"tables.{name}", partial(table_state_of, self._warehouse, name))
-            for name in self._config.tables
+            name: self._try(
+                f"tables.{name}", partial(table_state_of, self._warehouse, table.stream, name)
+            )
+            for name, table in self._config.tables.items()
         }
         for name, stream in self._config.streams.items():
             self.report.pipelines[name] = self._process(status_of_pipeline, name)

@@ -197,7 +197,7 @@ def _table(config: ConnectorConfig, definition: TableDefinition) -> Iterator[Fin
     path = paths.table(warehouse, definition.name)
     if newest_stored(path) is None:
         return
-    state = table_state_of(warehouse, definition.name)
+    state = table_state_of(warehouse, definition.stream, definition.name)
     existing, ids = from_properties(open_table(path, table=definition.name).properties)
     check_compatible(existing, definition)
     if existing.keep_unmapped != definition.keep_unmapped:

@@ -136,7 +136,7 @@ def _wait(
         batch = batch_of() if batch is None else batch
         behind = None
         if batch is not None:
-            states = ((name, table_state_of(warehouse, name)) for name in tables)
+            states = ((name, table_state_of(warehouse, stream.name, name)) for name in tables)
             lagging = (name for name, state in states if not _shows(state, batch, commit_timestamp))
             if (behind := next(lagging, None)) is None:
                 return None

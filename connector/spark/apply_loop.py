@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 
+from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig
 from connector.config.spark_settings import MAX_PARALLEL_APPLIES
 from connector.config.storage import look_every_s
@@ -37,16 +38,18 @@ from connector.spark.cluster import (
     repeating,
     spending,
 )
-from connector.spark.failures import applying
+from connector.spark.failures import applying, explained
 from connector.spark.ingest.ports import IngestPorts
 from connector.spark.job_log import JobLog, WaitingJobs
 from connector.spark.open_tables import OpenTables, TablePorts
 from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.hadoop import write_text
 from connector.spark.turns import Entry, Turn, Upkeep
 from connector.state.apply_level import MergeFew
 from connector.state.jobs import Job, JobKind, text_of_misfits
 from connector.state.overrides import pace_in_force
 from connector.state.pace import ApplySchedule
+from connector.state.positions import Position, to_text
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.text import counted
@@ -111,6 +114,7 @@ class Applies:
         self._spark, self._config, self._tables = spark, config, tables
         self._changelogs, self._ports = changelogs, ports
         self._job_log, self._record = job_log, listener.record
+        self._positions = dict[str, Mapping[str, Position]]()
         self._on_event, self._on_step = listener.on_event, listener.on_step
         self._merge_few, self._turn = merge_few, turn
         on_stopped = listener.table_ports.on_stopped
@@ -336,9 +340,25 @@ class Applies:
             if round_.turns is not None:
                 round_.turns.ended(name, applied=applied, lasted=lasted)
             if not round_.under_way:
+                self._write_positions(round_.stream)
                 self._record(round_.stream, round_.cut, round_.reached)
                 ended.add(round_.stream)
         return ended
+
+    def _write_positions(self, stream: str) -> None:
+        """Write how far the tables of the stream are without a commit, if it is new (ENG-7)."""
+        going_on = self._tables.going_on()
+        positions = {
+            name: position
+            for name in self._names[stream]
+            if name in going_on and (position := going_on[name].position) is not None
+        }
+        if positions == self._positions.get(stream, {}):
+            return
+        self._positions[stream] = positions
+        path = paths.positions(self._config.warehouse, stream)
+        with explained(f"stream {stream}"):
+            write_text(self._spark, path, to_text(positions))
 
     def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> _Brought | None:
         """Bring a table to a cut. None: it is stopped, or was opened again."""
@@ -449,6 +469,9 @@ class Applies:
         if applied is None:
             self._on_step(f"table {name}: nothing to apply")
             return False
+        if not applied.has_commit:
+            self._job_log.on_table(name, applied.table_state)
+            return True
         self.add_job(
             replace(
                 job,

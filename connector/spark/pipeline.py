@@ -333,7 +333,8 @@ class Pipeline:
     def _clean_changelog(self, stream: str, now: int) -> Work:
         ingest, covered = self._streams[stream], None
         if not self._has_stopped(stream):  # a stopped table may need every batch
-            states = [self._tables[name].table_state() for name in self._tables_of(stream)]
+            # Of their commits: a position may be lost (ENG-7).
+            states = [self._tables[name].committed()[1] for name in self._tables_of(stream)]
             covered = min((state.needed_to_batch for state in states), default=None)
         ingest.remove_old_rows(covered, now)
         return ingest.changelog.clean()
@@ -379,11 +380,8 @@ class Pipeline:
             or not all(state.is_at(cut.low_watermark, cut.batch) for _, state in newest.values())
         ):
             return
-        merged, versions = _merged_and_versions(newest)
-        self._reached[stream] = CutRecord(
-            *(stream, cut.low_watermark, cut.batch, 0, merged),
-            recorded_at=self._ports[stream].now(),
-            versions=versions,
+        self._reached[stream] = _record_of(
+            stream, cut.low_watermark, cut.batch, newest, self._ports[stream].now()
         )
         self._record_reached()
 
@@ -414,22 +412,25 @@ class Pipeline:
         newest = {name: self._tables[name].newest() for name in self._tables_of(stream)}
         if recorded is None or recorded.versions.keys() != newest.keys():
             return
-        merged, versions = _merged_and_versions(newest)
-        if versions == recorded.versions or merged != recorded.merged:
-            return
-        if all(
-            state.is_consistent_cut and state.apply_watermark == recorded.low_watermark
-            for _, state in newest.values()
-        ):
+        again = _record_of(
+            stream, recorded.low_watermark, recorded.to_batch, newest, self._ports[stream].now()
+        )
+        if again.versions != recorded.versions and again.attempts == recorded.attempts:
             with self._recording:
                 if self._cuts[stream] is not recorded or stream in self._reached:
                     return  # a round has ended meanwhile, and snapshots must not go back
-                again = replace(recorded, recorded_at=self._ports[stream].now(), versions=versions)
+                again = replace(again, revision=recorded.revision)
                 self._job_log.add_cut(again)
                 self._cuts[stream] = again
 
 
-def _merged_and_versions(newest: Mapping[str, AtVersion]) -> tuple[int, dict[str, int]]:
-    """How many changes were merged into tables, and the versions of the tables."""
-    merged = sum(state.merged for _, state in newest.values())
-    return merged, {name: version for name, (version, _) in newest.items()}
+def _record_of(
+    stream: str, low_watermark: int, batch: int, tables: Mapping[str, AtVersion], now: int
+) -> CutRecord:
+    """The record of a cut that these tables show, without its revision."""
+    return CutRecord(
+        *(stream, low_watermark, batch, 0, sum(state.merged for _, state in tables.values())),
+        recorded_at=now,
+        versions={name: version for name, (version, _) in tables.items()},
+        attempts={name: state.attempt_id for name, (_, state) in tables.items()},
+    )

@@ -411,13 +411,19 @@ def _newest_cut(
             F.col("table").isin(*names)
             & (F.col("low_watermark") <= (MAX_LONG if low_watermark is None else low_watermark))
         )
-        versions = F.map_from_entries(F.collect_list(F.struct("table", "version")))
-        together = wanted.groupBy(*_OF_CUT).agg(versions.alias("versions"))
+        has_attempts = "attempt_id" in cuts.columns  # those of an older release lack them
+        attempt = (F.col("attempt_id") if has_attempts else F.lit(None)).cast("string")
+        tables = F.collect_list(F.struct("table", "version", attempt.alias("attempt")))
+        together = wanted.groupBy(*_OF_CUT).agg(tables.alias("tables"))
         newest_first = [F.desc("low_watermark"), F.desc("to_batch"), F.desc("recorded_at")]
-        row = together.where(F.size("versions") == len(set(names))).orderBy(*newest_first).first()
+        row = together.where(F.size("tables") == len(set(names))).orderBy(*newest_first).first()
     if cuts is None or row is None:
         raise cut_missing(" and ".join(names))
-    cut = CutRecord(**{**row.asDict(), "versions": dict(row["versions"])})
+    cut = CutRecord(
+        **{name: row[name] for name in _OF_CUT},
+        versions={of["table"]: of["version"] for of in row["tables"]},
+        attempts={of["table"]: of["attempt"] for of in row["tables"] if of["attempt"]},
+    )
     newest = cuts.where(F.col("stream") == cut.stream).agg(F.max("recorded_at")).first()
     return cut, newest is not None and newest[0] == cut.recorded_at
 
@@ -452,7 +458,7 @@ def _check_kept(
     recorded = log.at(version)
     if recorded is not None and recorded.stored is not None:
         with reading(path):
-            if not cut.is_state(TableState.from_json(recorded.stored)):
+            if not cut.is_state(name, TableState.from_json(recorded.stored)):
                 raise cut_of_another_table(name, cut)
     if recorded is None or (is_old and not is_newest):
         cause = "It has expired: old versions are kept for snapshot_retention"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -190,7 +190,8 @@ class CutRecord:
 
     Late changes may revise a cut. `revision` is the number of earlier cuts with the same low
     watermark. `merged` is the number of changes that the tables had merged. So two records of the
-    same state are not taken for a revision.
+    same state are not taken for a revision. `attempts` has for each table the id of the apply that
+    made its version. It is empty in the records of an older release.
     """
 
     stream: str
@@ -200,11 +201,15 @@ class CutRecord:
     merged: int
     recorded_at: int
     versions: Mapping[str, int]
+    attempts: Mapping[str, str] = field(default_factory=dict)
 
-    def is_state(self, table: TableState) -> bool:
-        """Return whether a table with this state is at the cut. If it is not, the table was made
-        again after the cut was recorded, and its versions were counted from 0 again.
+    def is_state(self, name: str, table: TableState) -> bool:
+        """Return whether the version of a table that has this state is that of the cut. If it is
+        not, the table was made again after the cut was recorded, and its versions were counted from
+        0 again. The watermark of the version may be older than that of the cut (ENG-7).
         """
+        if self.attempts:
+            return table.attempt_id == self.attempts.get(name)
         return table.is_consistent_cut and table.apply_watermark == self.low_watermark
 
     def follows(self, before: CutRecord | None) -> CutRecord | None:

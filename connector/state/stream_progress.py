@@ -5,8 +5,6 @@ nothing to read (TBL-24).
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -28,7 +26,7 @@ from connector.state.source_checks import (
 )
 from connector.state.table_state import TableState
 from connector.state.truncations import NEVER_TRUNCATED, SourceTruncations
-from connector.stored import from_stored, from_text, to_stored
+from connector.stored import from_checked, from_stored, to_checked, to_stored
 from connector.tables.retention import DELETE_RETENTION_S, NONE_READ, BatchHorizons, next_horizon
 from connector.text import counted, duration
 from connector.watermarks.advance import advance
@@ -447,20 +445,13 @@ class FreshnessFile:
     ends: Mapping[int, int]
 
     def to_text(self) -> str:
-        """Convert to the text of the file: a line with the content, and its checksum."""
-        content = json.dumps(to_stored(self), separators=(",", ":"))
-        return f"{content}\n{_checksum(content)}"
+        """Convert to the text of the file."""
+        return to_checked(self)
 
     @staticmethod
     def from_text(text: str) -> FreshnessFile | None:
         """Read the text of the file. None: it is damaged."""
-        content, _, checksum = text.partition("\n")
-        if checksum != _checksum(content):
-            return None
-        try:
-            return from_text(FreshnessFile, content)
-        except (RecursionError, ValueError):
-            return None
+        return from_checked(FreshnessFile, text)
 
 
 def _complete_to(
@@ -475,10 +466,6 @@ def _complete_to(
         return None
     low = releases.waits_below(frontier.low_watermark)
     return low if wait_s is None else transactions.waits_to(low, now, wait_s * 1_000_000)
-
-
-def _checksum(content: str) -> str:
-    return f"{zlib.crc32(content.encode('utf-8', 'surrogatepass')):08x}"
 
 
 def with_freshness_file(

@@ -141,8 +141,8 @@ class Demo(Scenes):
         self.pipeline = self._command("run")
 
     def _kill_broker(self) -> None:
-        os.kill(self.broker.pid, signal.SIGKILL)
-        self.broker = LocalBroker.start(self.folder / "broker", self.jars, port=self.broker.port)
+        self.broker.kill()
+        self.broker.restart()
 
     def _kill_postgres(self) -> None:
         self.server.kill()

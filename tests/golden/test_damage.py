@@ -53,7 +53,7 @@ def config(warehouse: Path) -> ConnectorConfig:
 def of_status(warehouse: Path) -> object:
     """What it reads. It would wait for Kafka to count dead letters."""
     overrides, history = Overrides(str(warehouse)), History(str(warehouse))
-    table = table_state_of(str(warehouse), "accounts")
+    table = table_state_of(str(warehouse), "s", "accounts")
     logged = logged_progress_of(str(warehouse), "s", with_frontier=True)
     waiting = waiting_changes(str(warehouse), TABLE, table)
     settings = (

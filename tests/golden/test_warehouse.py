@@ -35,7 +35,7 @@ def test_the_state_of_stream_and_table_is_read() -> None:
     """WMK-4, TBL-10."""
     progress = progress_of(WAREHOUSE, "s", with_frontier=True)
     assert (progress.ingest_batch, progress.low_watermark) == (3, 61)
-    state = table_state_of(WAREHOUSE, "accounts")
+    state = table_state_of(WAREHOUSE, "s", "accounts")
     assert (state.to_batch, state.is_consistent_cut) == (2, True)
 
 

@@ -171,7 +171,7 @@ class Desk(Live):
         ends = topics.end_offsets(self.kafka, topics.describe(self.kafka, self.topic))
         try:
             batch = batch_with(str(self.warehouse), "s", ends)
-            states = [table_state_of(str(self.warehouse), table) for table in tables]
+            states = [table_state_of(str(self.warehouse), "s", table) for table in tables]
         except TableError:
             return False  # a new one
         return batch is not None and all(state.to_batch >= batch for state in states)

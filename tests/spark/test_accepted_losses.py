@@ -38,7 +38,7 @@ def send_everywhere(live: Live, record: Record) -> None:
 
 
 def state(live: Live) -> TableState:
-    return table_state_of(str(live.warehouse), "accounts")
+    return table_state_of(str(live.warehouse), "s", "accounts")
 
 
 def delete(live: Live, admin: AdminClient, before: int) -> None:

@@ -389,7 +389,7 @@ def test_the_pipeline_waits_for_the_record_that_is_held_back(
 
         def shown() -> list[object]:
             live.pipeline().run_once()
-            assert table_state_of(str(live.warehouse), "accounts").is_consistent_cut
+            assert table_state_of(str(live.warehouse), "s", "accounts").is_consistent_cut
             return sorted(map(str, live.table()))
 
         live.publish(of("a", 1, 10), of("a", 2, 10), of("b", 1, 20), of("c", 1, 30))

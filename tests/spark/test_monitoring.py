@@ -195,7 +195,7 @@ def test_prometheus_scrapes_what_the_pipeline_commits(live: Live, tmp_path: Path
         live.publish(account("b", 30, name="Bob"), account("c", 31, name="Cid"))
         until(lambda: server.values(merged) == {"accounts": 21})
         progress = progress_of(warehouse_of(live.config), "s")
-        state = table_state_of(warehouse_of(live.config), "accounts")
+        state = table_state_of(warehouse_of(live.config), "s", "accounts")
         assert server.values("lowmark_stream_changes_total") == {"s": progress.changes}
         rejected = server.values("lowmark_stream_rejected_records_total > 0")
         assert rejected == {"UNKNOWN_FRAMING,s": 1}

@@ -101,13 +101,13 @@ def test_lowmark_and_its_readers_go_on_behind_the_maintenance_of_others(
     and without it. The states of rows and the tombstones are those of before.
     """
     going_on, before, warehouse = stream.table(), shown(stream.table()), str(stream.folder)
-    state = table_state_of(warehouse, "accounts")
+    state = table_state_of(warehouse, "s", "accounts")
     for path in folders(stream):
         version = versions(spark, path)
         maintain(spark, path)
         assert versions(spark, path) > version
     assert shown(going_on) == before == stream.truth()
-    assert table_state_of(warehouse, "accounts") == state == stream.table().table_state()
+    assert table_state_of(warehouse, "s", "accounts") == state == stream.table().table_state()
     assert logged_progress_of(warehouse, "s").progress.ingest_batch == 4
     logged = open_logged(warehouse, "s")
     assert logged is not None
@@ -163,7 +163,11 @@ def test_a_commit_that_changes_rows_is_named_behind_maintenance(
     good = versions(spark, table.path)
     spark.sql(f"DELETE FROM {quoted(table.path)} WHERE id = 'k1'")
     by_deltalake(spark, table.path)
-    for act in (table.newest, stream.table, lambda: table_state_of(str(stream.folder), "accounts")):
+    for act in (
+        table.newest,
+        stream.table,
+        lambda: table_state_of(str(stream.folder), "s", "accounts"),
+    ):
         with pytest.raises(TableError, match=rf"DELETE.*VERSION AS OF {good}") as caught:
             act()
         assert caught.value.fields["last_good"] == good

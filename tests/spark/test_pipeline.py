@@ -122,7 +122,7 @@ def test_an_apply_that_committed_before_executors_were_lost_is_in_the_history(li
     check(live)
     assert not lost
     (job,) = [job for job in History(str(live.warehouse)).jobs("accounts") if job.to_batch]
-    state = table_state_of(str(live.warehouse), "accounts")
+    state = table_state_of(str(live.warehouse), "s", "accounts")
     assert state is not None
     assert (job.error, job.to_batch, job.letters) == ("", state.to_batch, state.letters)
     assert job.watermark_after == state.apply_watermark
@@ -322,7 +322,7 @@ def test_each_table_is_applied_at_its_own_pace(live: Live) -> None:
     assert len(rare) == 1, "with the first batch, and then in an hour"
     batches = {
         book.to_batch
-        for book in (table_state_of(str(live.warehouse), table.name) for table in live.tables)
+        for book in (table_state_of(str(live.warehouse), "s", table.name) for table in live.tables)
     }
     assert batches == {live.changelog().progress().ingest_batch}
 
@@ -650,7 +650,7 @@ def test_heartbeats_alone_make_no_batch_and_no_apply(live: Live, *, is_cut: bool
     live.__class__ = Announced if is_cut else Live
 
     def state() -> TableState:
-        return table_state_of(warehouse, "accounts")
+        return table_state_of(warehouse, "s", "accounts")
 
     def beat(until: Callable[[], bool], within_s: float) -> None:
         deadline = time.monotonic() + within_s

@@ -68,7 +68,7 @@ def ids(live: Live, name: str, *, snapshot: bool = False) -> set[object]:
 
 
 def applied_to(live: Live, name: str) -> int:
-    return table_state_of(str(live.warehouse), name).to_batch
+    return table_state_of(str(live.warehouse), "s", name).to_batch
 
 
 def heartbeat(live: Live, at: int) -> None:

@@ -26,7 +26,7 @@ def test_a_long_log_has_the_batches_and_files_that_were_asked_for(tmp_path: Path
     changelog = SyntheticChangelog(warehouse, BATCHES)
     table = SyntheticTable(warehouse, FILES, to_batch=BATCHES - 1)
     assert logged_progress_of(str(warehouse), STREAM).progress.ingest_batch == BATCHES
-    assert table_state_of(str(warehouse), TABLE).to_batch == BATCHES - 1
+    assert table_state_of(str(warehouse), STREAM, TABLE).to_batch == BATCHES - 1
     assert FILES <= _live_files(places.table(str(warehouse), TABLE)) < FILES + 100
 
     path = places.changelog(str(warehouse), STREAM)
@@ -38,7 +38,7 @@ def test_a_long_log_has_the_batches_and_files_that_were_asked_for(tmp_path: Path
     changelog.add_batch(BATCHES + 1, 0)
     table.add_apply(BATCHES)
     assert logged_progress_of(str(warehouse), STREAM).progress.ingest_batch == BATCHES + 1
-    assert table_state_of(str(warehouse), TABLE).to_batch == BATCHES
+    assert table_state_of(str(warehouse), STREAM, TABLE).to_batch == BATCHES
 
 
 def _live_files(path: str) -> int:

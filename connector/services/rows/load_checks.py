@@ -44,7 +44,8 @@ def check_empty(
     if table is not None and next(iter(table.query("SELECT 1 FROM t LIMIT 1")), None):
         raise table_not_empty(definition.name, "It has rows")
     changelog = _opened(paths.changelog(warehouse_of(config), stream.name))
-    applied_to = table_state_of(warehouse_of(config), definition.name).complete_to_batch
+    state = table_state_of(warehouse_of(config), stream.name, definition.name)
+    applied_to = state.complete_to_batch
     if changelog is not None and _has_changes(changelog, definition.source, applied_to):
         raise table_not_empty(definition.name, "The changelog has changes that are not applied yet")
     staged, released, has_changes = _unread(config, stream, definition.source)

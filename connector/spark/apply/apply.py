@@ -71,13 +71,14 @@ _TRIES: Final = 5
 @dataclass(frozen=True, slots=True)
 class Applied:
     """The new table state, how many changes were merged, how many became dead letters, and the
-    bytes that were read without Spark.
+    bytes that were read without Spark. It `has_commit`, or is a position (ENG-7).
     """
 
     table_state: TableState
     changes: int
     letters: int
     bytes_read: int = 0
+    has_commit: bool = True
 
 
 def apply(
@@ -175,6 +176,9 @@ def _apply(
         blocking = blocked.blocking if blocked else ()
         after = _after(table, before, selection, cut, blocking, new_attempt(), newest.changelog_id)
         after = letters.counted_in(after)
+        if not selection.statistics.changes and table.take_position(before, after, cut.chosen_at):
+            on_step("position taken")
+            return Applied(table.table_state(), 0, 0, has_commit=False)
         after = _write(table, selection.flat, truncation, version, before, after, cache, on_step)
     on_step("table committed")
     statistics = selection.statistics
@@ -237,6 +241,9 @@ def _apply_few(
     statistics = BatchStatistics(*counts, misfits=merged.misfits)
     selection = _Selection(statistics, to_batch, truncation)
     after = _after(table, before, selection, cut, (), attempt, newest.changelog_id)
+    if not merged.changes and table.take_position(before, after, cut.chosen_at):
+        on_step("position taken")
+        return Applied(table.table_state(), 0, 0, merged.bytes_read, has_commit=False)
     if merged.tombstones:
         table.commit_tombstones(merged.tombstones, before)
         attempts = {**after.attempt_ids, after.apply_number: attempt}

@@ -183,6 +183,8 @@ class Successor(Table):
         """Returns the dead letters that were published before, as `LetterRules.published`."""
         self._committed: TableState | None = None
         super().__init__(spark, path, definition, properties)
+        if self.position is not None:
+            self.before = self.position.of_newest(self.before)
 
     def newest(self) -> tuple[int, TableState]:
         """The version of the old table, with an empty table state that has the same number of

@@ -49,13 +49,16 @@ def read_text(spark: SparkSession, path: str) -> str | None:
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:
-    """Write a file, in place of an older one. Raises `TableError` if a local folder refuses it."""
+    """Write a file, in place of an older one, and its folder. Raises `TableError` if a local folder
+    refuses it.
+    """
     file, files = opened(spark, path)
     if is_local(path):
         # Hadoop would write a checksum file beside it, and a reader could see only one of the two.
         target = _local(file)
         beside = target.with_name(f".{target.name}.{os.getpid()}")
         try:
+            beside.parent.mkdir(parents=True, exist_ok=True)
             beside.write_text(text, "utf-8")
             beside.replace(target)
         except OSError as error:

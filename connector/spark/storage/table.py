@@ -36,7 +36,7 @@ from connector.spark.storage.files import (
     parsed,
     size_in_bytes,
 )
-from connector.spark.storage.hadoop import bytes_on_disk, names_in, remove_folder
+from connector.spark.storage.hadoop import bytes_on_disk, names_in, read_text, remove_folder
 from connector.spark.storage.layout import (
     BUCKETS_PROPERTY,
     Layout,
@@ -61,6 +61,7 @@ from connector.spark.storage.transaction import Transaction, create_table, row_t
 from connector.state.commits import user_metadata
 from connector.state.damage import check_owner, reading
 from connector.state.maintenance_schedule import DAY_US, CommitCount, is_vacuum_due
+from connector.state.positions import from_text, position_after
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
 from connector.tables.definition import (
@@ -117,6 +118,10 @@ class Table:
         self._kept: Mapping[str, str] = retention_properties(kept.table_file_s)
         self._declares_kept = retention is not None
         self.has_vectors, self.table_id = definition.deletion_vectors, ""
+        path_of_positions = paths.positions(paths.warehouse_of_table(path), definition.stream)
+        positions = from_text(read_text(spark, path_of_positions))
+        self.position = positions.get(definition.name)
+        """How far the table is without a commit (ENG-7)."""
         self._is("")
         self.layout = self._open(properties)
         use_nested(spark, [column.type for column in self.layout.columns])
@@ -131,17 +136,31 @@ class Table:
         return cls(spark, path, from_properties(properties)[0], properties)
 
     def newest(self) -> tuple[int, TableState]:
-        """The version of the newest commit, and its table state.
+        """The version of the newest commit, and the table state: that of the commit, or the newer
+        position.
 
         Raises `TableError` if another program changed rows. Raises `WriterConflictError` if the
         table was rebuilt, or its columns were changed, since it was opened.
         """
+        version, committed = self.committed()
+        return version, committed if self.position is None else self.position.of_newest(committed)
+
+    def committed(self) -> AtVersion:
+        """The version of the newest commit, and its table state. Raises as `newest`."""
         version, table_state = self._own_newest()
         if table_state.rebuild != self._rebuild:
             raise table_rebuilt(self._definition.name)
         if table_state.definition_version != self._version:
             raise columns_altered(self._definition.name)
         return version, table_state
+
+    def take_position(self, before: TableState, after: TableState, now: int) -> bool:
+        """Take `after` as the position in place of a commit, if that is enough at `now` (ENG-7)."""
+        commit = self.log.newest()
+        assert commit is not None
+        position = position_after(before, after, commit.committed_at, now)
+        self.position = position or self.position
+        return position is not None
 
     def _own_newest(self) -> AtVersion:
         if (commit := self.log.newest()) is None:
@@ -153,7 +172,7 @@ class Table:
             return commit.version, TableState.from_json(stored)
 
     def table_state(self) -> TableState:
-        """The table state of the newest commit. Raises as `newest`."""
+        """The table state. Raises as `newest`."""
         return self.newest()[1]
 
     def rows(self, version: int | None = None) -> DataFrame:
@@ -338,6 +357,7 @@ class Table:
             if (rollback := self.log.rollback(version)) is not None:
                 check_owner(self.path, "table", name, None, lambda: rollback)
             raise concurrent_write(f"table {name}")
+        self.position = None  # the commit has it
 
     def is_vacuum_due(self) -> bool:
         """Whether `compact` has tombstones to remove (TBL-12)."""
@@ -355,9 +375,9 @@ class Table:
         no commit names is only removed if a commit has taken its number. Another apply may be about
         to commit under the next one. Tombstones that a writer adds later under a taken number are
         true for the changes of the changelog, and change nothing once these are applied. The
-        horizon is that of a batch which the table covers (MRG-11).
+        horizon is that of a batch which the newest commit covers (MRG-11).
         """
-        state = self.table_state()
+        _, state = self.committed()
         expired_below = self.tombstones.expired_below(state)
         if expired_below is None or state.vacuumed_to == state.apply_number:
             return None

@@ -12,14 +12,14 @@ from connector.state.jobs import CutRecord
 
 
 class _Table:
-    """A table in a version, at the watermark 10. `meanwhile` happens while it is looked at."""
+    """A table in a version of the apply "a". `meanwhile` happens while it is looked at."""
 
     def __init__(self, version: int, meanwhile: Any = lambda: None) -> None:
         self._version, self._meanwhile = version, meanwhile
 
     def newest(self) -> tuple[int, Any]:
         self._meanwhile()
-        return self._version, SimpleNamespace(merged=5, is_consistent_cut=True, apply_watermark=10)
+        return self._version, SimpleNamespace(merged=5, attempt_id="a")
 
 
 def pipeline(recorded: CutRecord, added: list[CutRecord], meanwhile: Any) -> Any:
@@ -33,8 +33,8 @@ def pipeline(recorded: CutRecord, added: list[CutRecord], meanwhile: Any) -> Any
     return made
 
 
-OLD = CutRecord("s", 10, 3, 0, 5, recorded_at=1, versions={"t": 7})
-NEWER = CutRecord("s", 20, 4, 0, 6, recorded_at=2, versions={"t": 9})
+OLD = CutRecord("s", 10, 3, 0, 5, recorded_at=1, versions={"t": 7}, attempts={"t": "a"})
+NEWER = CutRecord("s", 20, 4, 0, 6, recorded_at=2, versions={"t": 9}, attempts={"t": "b"})
 
 
 def test_a_cut_is_recorded_again_in_todays_version() -> None:

@@ -99,7 +99,7 @@ def test_a_folder_without_its_log_is_not_a_table_that_was_not_made_yet(tmp_path:
     shutil.rmtree(f"{places.changelog(logged(tmp_path, SAID), 's')}/_delta_log")
     for read in (
         lambda: open_table(places.table(str(tmp_path), "orders"), table="orders"),
-        lambda: table_state_of(str(tmp_path), "orders"),
+        lambda: table_state_of(str(tmp_path), "s", "orders"),
         lambda: progress_of(str(tmp_path), "s"),
     ):
         with pytest.raises(TableError, match="is not a Delta table") as caught:
