@@ -421,8 +421,8 @@ def _newest_cut(
         raise cut_missing(" and ".join(names))
     cut = CutRecord(
         **{name: row[name] for name in _OF_CUT},
-        versions={of["table"]: of["version"] for of in row["tables"]},
-        attempts={of["table"]: of["attempt"] for of in row["tables"] if of["attempt"]},
+        versions={line["table"]: line["version"] for line in row["tables"]},
+        attempts={line["table"]: line["attempt"] for line in row["tables"] if line["attempt"]},
     )
     newest = cuts.where(F.col("stream") == cut.stream).agg(F.max("recorded_at")).first()
     return cut, newest is not None and newest[0] == cut.recorded_at

@@ -1,4 +1,4 @@
-"""How far tables are without a commit: no change of theirs came since their last apply (ENG-7).
+"""How far tables are that had no change to commit since their last apply (ENG-7).
 
 Such a table makes no commit. Its position is in a file of its stream, which is overwritten. If the
 file is missing or damaged, a table looks older than it is, never younger: its next apply finds that
@@ -23,8 +23,8 @@ rows that no table needs.
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What changes in a `TableState` when an apply has no changes. `attempt_id` is that of the
-    apply before, whose rows the table still has.
+    """The part of a `TableState` that moves when an apply has no changes. `attempt_id` is that of
+    the apply before, whose rows the table still has.
     """
 
     attempt_id: str
@@ -38,7 +38,7 @@ class Position:
     lacks_lost_records: bool
 
     @staticmethod
-    def of(state: TableState) -> Position:
+    def at(state: TableState) -> Position:
         return Position(*(getattr(state, field.name) for field in fields(Position)))
 
     def of_newest(self, committed: TableState) -> TableState:
@@ -54,7 +54,7 @@ def position_after(
     committed, because it is the first of this changelog, has another content than `before`, the
     newest commit (`committed_at`) is old, or nothing is newer.
     """
-    position = replace(Position.of(after), attempt_id=before.attempt_id)
+    position = replace(Position.at(after), attempt_id=before.attempt_id)
     is_same = replace(
         position.of_newest(before),
         apply_number=after.apply_number,

@@ -82,7 +82,7 @@ def test_a_table_without_changes_moves_on_without_a_commit(live: Live) -> None:
     assert shown(live, "accounts", snapshot=True) == ({"a", "b"}, 11)
     merged = read_table(live.spark, warehouse, "others", max_staleness_s=10**6)
     assert (merged.low_watermark, merged.changes) == (11, None)
-    snapshot = read_snapshot(live.spark, warehouse, ["accounts", "others"])
+    snapshot = read_snapshot(live.spark, warehouse, "accounts", "others")
     assert snapshot.cut.low_watermark == 11
     assert [row["id"] for row in snapshot.rows["others"].collect()] == ["x"]
 

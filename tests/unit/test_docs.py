@@ -264,7 +264,7 @@ def test_the_columns_on_disk_are_those_of_the_code() -> None:
 
     beside = {
         "jobs": {**jobs._JOBS, **jobs._ADDED},
-        "cuts": jobs._CUTS,
+        "cuts": {**jobs._CUTS, **jobs._ADDED_TO_CUTS},
         "overrides": overrides._SETTINGS,
         "closed_partitions": overrides._COLUMNS_OF[ClosePartition],
         "released_transactions": overrides._COLUMNS_OF[ReleaseTransaction],

@@ -38,7 +38,7 @@ AFTER = replace(
     as_of=200,
     horizon=20,
 )
-POSITION = replace(Position.of(AFTER), attempt_id="a")
+POSITION = replace(Position.at(AFTER), attempt_id="a")
 
 
 def test_an_apply_without_changes_is_a_position_of_the_apply_before() -> None:
