@@ -53,10 +53,11 @@ class Source:
         self.next[partition] = offset + 1
         self.sequencer.add(ForeignRecord(*partition, offset, time, None, b"x" * 100), event)
 
-    def row(self, number: int, sequence: int, key: int = 1, *, partition: int = 0) -> None:
-        commit = Commit(
-            time=NOW, transaction=str(number), sequence=sequence, log=LSN, after=(10 * number - 10,)
-        )
+    def row(
+        self, number: int, sequence: int, key: int = 1, *, partition: int = 0, time: int = NOW
+    ) -> None:
+        after = (10 * number - 10,)
+        commit = Commit(time=time, transaction=str(number), sequence=sequence, log=LSN, after=after)
         self.add(("t.a", partition), Row(table="a", commit=commit, key={"id": key}))
 
     def end(self, number: int, count: int, *, time: int = NOW, **counts: int) -> None:
@@ -191,10 +192,21 @@ def test_commit_times_that_are_equal_or_go_back_rise() -> None:
     """SRC-2: the log decides, not the clock of the database."""
     source = Source(by_transaction())
     for number, time in enumerate((NOW, NOW, NOW - 1_000_000, NOW), start=1):
-        source.row(number, 1)
+        source.row(number, 1, time=time)
         source.end(number, 1, time=time)
     times = [r.commit_timestamp for r in source.released()]
-    assert times == sorted(set(times))
+    assert times == [NOW, NOW + 2, NOW + 4, NOW + 6]
+
+
+def test_an_event_that_is_later_than_the_end_with_its_id_waits() -> None:
+    """SRC-2, `nothing_lost`: a log that began again uses the id again."""
+    source = Source(by_transaction())
+    source.row(1, 1, time=NOW + 1_000)
+    source.end(1, 1)
+    assert source.released() == []
+    waiting = source.sequencer.waiting
+    assert waiting is not None
+    assert (waiting.reason, waiting.transaction) == ("count", "1")
 
 
 def test_a_large_transaction_is_released_in_parts_and_again_after_a_kill() -> None:
@@ -222,6 +234,18 @@ def test_a_large_transaction_is_released_in_parts_and_again_after_a_kill() -> No
     assert [r.tie_breaker for r in later] == list(range(1, 21))
     assert {r.commit_timestamp for r in first + later} == {first[0].commit_timestamp}
     assert later[-1].count == 20
+
+
+def test_a_row_of_a_large_transaction_declares_the_count_for_a_last_event_without_a_row() -> None:
+    """SRC-2: nobody else would. The queue was full before that event was read."""
+    source = Source(by_transaction(most_records=4))
+    source.end(1, 5)
+    for sequence in range(1, 5):
+        source.row(1, sequence)
+    assert [r.count for r in source.released()] == [1, 1, 1]
+    commit = Commit(time=NOW, transaction="1", sequence=5, log=LSN, after=(0,))
+    source.add(("t.a", 0), Skipped("NO_KEY", commit, "a"))
+    assert [(r.tie_breaker, r.count) for r in source.released()] == [(4, 4)]
 
 
 def test_a_topic_that_the_source_gets_later_is_released_from_its_beginning() -> None:
@@ -501,6 +525,28 @@ def test_a_row_at_the_position_of_the_newest_end_waits_for_ends_that_are_unread(
     source.end(2, 1)
     first, read = source.released()
     assert (first.event.commit.transaction, read.record.offset) == ("2", 1)
+
+
+@pytest.mark.parametrize(("position", "order"), [(50, ["30", ""]), (20, ["", "30"])])
+def test_a_row_of_a_topic_that_has_grown_has_its_place_in_the_binary_log(
+    position: int, order: list[str]
+) -> None:
+    """SRC-2, `newest_wins`: an older event of its key may be in another Kafka partition."""
+    source = Source(by_transaction())
+    send(source, BINLOG, 10, 60)
+    assert len(source.released()) == 1
+    source.add(("t.a", 2), Skipped("TOMBSTONE"))  # a Kafka partition that is new
+    commit = Commit(time=NOW - 40_000_000, at=(1, position, 0))
+    row = Row(table="a", commit=commit, key={"id": 1}, is_snapshot=True, is_incremental=True)
+    source.add(("t.a", 0), row)
+    of_next = commit_of(BINLOG, 30, 40)
+    source.add((ENDS, 0), End(replace(of_next, after=(1, 31), at=(), sequence=0), 1))
+    source.next["t.a", 2] += 1  # the event of that transaction, which is read later
+    released = source.released()
+    source.next["t.a", 2] -= 1
+    source.add(("t.a", 2), Row(table="a", commit=of_next, key={"id": 1}))
+    released += source.released(NOW + 60_000_000)
+    assert [r.event.commit.transaction[-2:] for r in released] == order
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -872,6 +918,7 @@ def test_without_ends_events_are_repetitions_only_if_the_newest_one_follows(
         source.add(("t.a", 0), Row(table="a", commit=commit, key={"id": 1}))
     released = [r.event.commit.after[1] for r in source.released()]
     assert released == ([500, 600] if is_repeated else [500, 100, 300, 500, 600])
+    assert source.sequencer.repetitions == (4 if is_repeated else 0)
 
 
 def test_an_end_that_kafka_deleted_before_the_first_start_is_not_waited_for() -> None:
@@ -892,10 +939,11 @@ def test_an_end_that_kafka_deleted_before_the_first_start_is_not_waited_for() ->
 def test_an_event_of_a_transaction_that_was_skipped_is_released_when_it_comes() -> None:
     """SRC-2, nothing_lost: also after a kill, and once."""
     source = Source(by_transaction())
+    assert isinstance(source.sequencer, ByTransaction)
+    assert not source.sequencer.skip("1"), "nothing waits"
     source.row(1, 1)
     source.end(1, 2)
     assert source.released() == []
-    assert isinstance(source.sequencer, ByTransaction)
     assert not source.sequencer.skip("7")
     assert source.sequencer.skip("1")
     (released,) = source.released()
@@ -966,6 +1014,24 @@ def test_an_end_that_cannot_be_read_is_poison() -> None:
     source.row(3, 1)
     source.end(3, 1)
     assert [type(r.event).__name__ for r in source.released()] == ["Row", "Poison", "Row", "Row"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "counts"), [(1, {}), (1, {"a": 2}), (0, {}), (0, {"a": 2}), (0, {"a": 1, "b": 1})]
+)
+def test_poison_takes_the_place_of_events_that_a_transaction_lacks(
+    shown: int, counts: dict[str, int]
+) -> None:
+    """SRC-6: also if its end has no counts by table, or no event shows a table of the topic."""
+    source = Source(by_transaction())
+    for sequence in range(1, shown + 1):
+        source.row(1, sequence)
+    for _ in range(2 - shown):
+        source.add(("t.a", 0), Poison("UNREADABLE", "broken"))
+    source.end(1, 2, **counts)
+    released = source.released()
+    assert [type(r.event) for r in released] == [Row] * shown + [Poison] * (2 - shown)
+    assert [r.count for r in released] == [2, 2]
 
 
 def test_a_token_has_room_for_thousands_of_partitions() -> None:
