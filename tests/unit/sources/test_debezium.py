@@ -425,6 +425,9 @@ def test_a_key_that_gets_another_column_is_poison():
     event = decoder.decode(Writer("json", KEY, FIELDS).event("d"))
     assert isinstance(event, Poison)
     assert event.detail == "the key has id: the table has id, line"
+    decoder = DebeziumDecoder(JsonFormat(), KnownTables())
+    assert isinstance(decoder.decode(Writer("json", KEY, FIELDS).event("d")), Row)
+    assert isinstance(decoder.decode(first.event("d")), Poison)
 
 
 MYSQL = {

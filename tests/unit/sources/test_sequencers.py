@@ -13,6 +13,7 @@ import pytest
 from connector.errors import TopicError
 from connector.records.model import MAX_RESUME_TOKEN_BYTES
 from connector.reports.bridge_status import text_of_waiting
+from connector.sources.arrivals import MOST_KEYS
 from connector.sources.by_partition import ByPartition
 from connector.sources.by_transaction import ByTransaction
 from connector.sources.captured import reads_table
@@ -32,7 +33,8 @@ from connector.sources.model import (
     TruncatedTable,
     least_time,
 )
-from connector.sources.position import SourcePosition, by_number
+from connector.sources.position import SourcePosition, by_number, by_partition
+from connector.sources.queues import Entry, PartitionQueue
 
 ENDS = "t.transaction"
 NOW = 1_700_000_000_000_000
@@ -449,6 +451,59 @@ def test_an_event_before_those_that_were_counted_again_is_a_dead_letter(is_kille
     (late,) = source.released()
     assert isinstance(late.event, Poison)
     assert (late.event.rule, late.event.commit.at) == ("EVENT_LATE", (4,))
+
+
+def of_one_position(source: Source, keys: list[bytes]) -> None:
+    """The events of a compressed transaction of MySQL, and its end."""
+    commit = Commit(
+        time=NOW,
+        transaction="file=bin.1,pos=5",
+        log=BINLOG,
+        after=(1, 5),
+        at=(1, 6, 0),
+        counts_again=True,
+    )
+    for sequence, key in enumerate(keys, 1):
+        record = ForeignRecord("t.a", 0, source.next["t.a", 0], NOW, key, b"x")
+        source.next[record.partition] += 1
+        row = Row(table="a", commit=replace(commit, sequence=sequence), key={"id": key})
+        source.sequencer.add(record, row)
+    source.add((ENDS, 0), End(replace(commit, after=(1, 6), at=()), len(keys)))
+
+
+def test_two_events_of_a_row_at_the_only_position_of_a_transaction_are_two() -> None:
+    """SRC-2: a compressed transaction of MySQL is not taken for one that was counted again."""
+    source = Source(by_transaction())
+    of_one_position(source, [b"a", b"b", b"a"])
+    assert [r.tie_breaker for r in source.released()] == [1, 2, 3]
+
+
+def test_a_token_has_the_keys_of_a_few_events_at_one_position() -> None:
+    """SRC-1, `nothing_lost`: one of another key is a dead letter if it is sent again."""
+    source = Source(by_transaction())
+    keys = [b"%d" % number for number in range(MOST_KEYS + 4)]
+    of_one_position(source, keys)
+    assert len(source.released()) == len(keys)
+    (up_to,) = by_partition(SourcePosition.parse(source.sequencer.token({})).read_up_to).values()
+    assert len(up_to.keys) == MOST_KEYS
+    source = again(source)
+    of_one_position(source, keys)
+    assert [getattr(r.event, "rule", "") for r in source.released()] == ["EVENT_LATE"] * 4
+
+
+@pytest.mark.parametrize("limits", [(4, 10**6), (10**6, 400)])
+def test_a_full_queue_is_full_until_it_is_half_empty(limits: tuple[int, int]) -> None:
+    """SRC-2: its Kafka partition is not paused and resumed for each event."""
+    queue = PartitionQueue(("t.a", 0), 0)
+    are_full = list[bool]()
+    for offset in range(4):
+        record = ForeignRecord("t.a", 0, offset, NOW, None, b"x" * 100)
+        queue.append(Entry(record, Skipped("NO_KEY"), "1"), limits)
+        are_full.append(queue.is_full)
+    for _ in range(3):
+        queue.take(0, limits)
+        are_full.append(queue.is_full)
+    assert are_full == [False, False, False, True, True, False, False]
 
 
 def test_a_truncation_that_a_transaction_lacked_is_a_dead_letter_in_another_partition() -> None:
