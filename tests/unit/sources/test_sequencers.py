@@ -238,7 +238,7 @@ def test_a_large_transaction_is_released_in_parts_and_again_after_a_kill() -> No
     assert later[-1].count == 20
 
 
-def test_a_row_of_a_large_transaction_declares_the_count_for_a_last_event_without_a_row() -> None:
+def test_a_large_transaction_whose_last_event_is_left_out_has_its_count() -> None:
     """SRC-2: nobody else would. The queue was full before that event was read."""
     source = Source(by_transaction(most_records=4))
     source.end(1, 5)
