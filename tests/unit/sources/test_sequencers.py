@@ -239,7 +239,7 @@ def test_a_large_transaction_is_released_in_parts_and_again_after_a_kill() -> No
 
 
 def test_a_large_transaction_whose_last_event_is_left_out_has_its_count() -> None:
-    """SRC-2: nobody else would. The queue was full before that event was read."""
+    """SRC-2: its last row declares it. The queue was full before that event was read."""
     source = Source(by_transaction(most_records=4))
     source.end(1, 5)
     for sequence in range(1, 5):
