@@ -150,7 +150,7 @@ class SourceAudit:
         self._newest: dict[TopicPartition, int] = {}
         self._lanes: dict[TopicPartition, Placed] = {}
         self._truncations: dict[int, tuple[str, str, int, int, int]] = {}
-        self._twice: dict[int, dict[int, set[Order]]] = {}
+        self._twice: dict[int, dict[int, set[tuple[int, int]]]] = {}
 
     def results(self, topics: Collection[str]) -> tuple[SourceTopicAudit, ...]:
         """Return the account of each topic."""
@@ -327,7 +327,7 @@ class SourceAudit:
         if (identities := self._twice.get(key)) is None:
             return
         orders = identities.setdefault(identity, set())
-        point = order._replace(declared=0)
+        point = order.commit_timestamp, order.tie_breaker
         if orders and point not in orders:
             account.fault("doubled", location_of(record))
         elif not orders and len(identities) > 1:

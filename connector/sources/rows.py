@@ -157,7 +157,7 @@ class RowReader:
         if row is not None and connector and connector not in MYSQL:
             self._doubt_missing_fields(table, made, row)
         was_key, names = made.key[0].name, [part.name for part in key_parts(shown_key)]
-        if len(made.key) > 1 or len(names) > 1 or names == [was_key]:
+        if len(made.key) > 1 or names == [was_key]:
             was_key = ""
         if was_key and any(field.name == was_key for field in fields):
             raise _changed_key(was_key)

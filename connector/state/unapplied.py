@@ -38,7 +38,7 @@ class TableChanges:
 class BatchContents:
     """The bytes that a batch added to the changelog, and its changes by source table."""
 
-    written: int = 0
+    written: int
     tables: Mapping[str, TableChanges] = field(default_factory=dict)
 
 

@@ -60,9 +60,9 @@ class _Announced(NamedTuple):
     record_sequence: int
     live: frozenset[str]
     empty_since: int
-    is_current: bool = True
-    omitted: frozenset[str] = frozenset()
-    sent_at: int = 0
+    is_current: bool
+    omitted: frozenset[str]
+    sent_at: int
 
 
 class _End(NamedTuple):
@@ -171,7 +171,10 @@ class Announcements:
                 omitted, live = newest.omitted - live, newest.live | live
                 sequence = max(sequence, newest.record_sequence)
             self._newest[root] = _Announced(
-                at, sequence, live, 0 if live else now, omitted=omitted, sent_at=now
+                *(at, sequence, live, 0 if live else now),
+                is_current=True,
+                omitted=omitted,
+                sent_at=now,
             )
 
     def complete(self, now: int, after: int = 0, *, besides: str = "") -> bool:

@@ -15,7 +15,8 @@ from pyarrow import parquet
 from connector.engine.keys import FileKeys
 from connector.engine.values import arrow_type
 from connector.lake.kept import SHARE, Kept
-from connector.lake.small_files import KEYS, WantedKeys, rows_with_keys
+from connector.lake.small_files import KEYS, LeftToSpark, WantedKeys, rows_with_keys
+from connector.state import apply_level as limits
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import KEY_TYPES, Key, KeyPart
 from connector.tables.values import DataType
@@ -126,3 +127,31 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
     KEYS.clear()
     with pytest.raises(FileNotFoundError):
         list(rows_with_keys(str(tmp_path), adds, wanted, ()))
+
+
+def test_files_and_rows_that_are_large_in_memory_are_left_to_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SCL-1: all row groups of a file count together, and the rows of all files."""
+    wanted, adds = WantedKeys(table_with([DataType.INT64]), [(1,)]), list[dict[str, Any]]()
+    for name, text in (("a", "x" * 10_000), ("b", "y" * 10_000)):  # small in the file
+        table = pa.table({"k0": [1] * 8, "n": [text] * 8})
+        parquet.write_table(table, tmp_path / f"{name}.parquet", row_group_size=4)
+        adds.append({"path": f"{name}.parquet"})
+    content = parquet.read_metadata(tmp_path / "a.parquet")
+    of_file = sum(content.row_group(number).total_byte_size for number in range(2))
+    of_rows = sum(
+        found.columns.nbytes for found in rows_with_keys(str(tmp_path), adds, wanted, ["n"])
+    )
+    assert of_rows > 2 * of_file
+
+    def is_read(columns: list[str], most: int) -> bool:
+        KEYS.clear()
+        monkeypatch.setattr(limits, "MAX_IN_MEMORY", most)
+        try:
+            return bool(list(rows_with_keys(str(tmp_path), adds, wanted, columns)))
+        except LeftToSpark:
+            return False
+
+    assert (is_read([], of_file), is_read([], of_file - 1)) == (True, False)
+    assert (is_read(["n"], of_rows), is_read(["n"], of_rows - 1)) == (True, False)

@@ -15,9 +15,11 @@ from connector.dead_letters.effect import Effect, difference, effect
 from connector.lake.row_states import RowStates
 from connector.records.model import DataChange, SetCell
 from connector.records.ordering import OrderPosition
+from connector.records.views import EPOCH, MICROSECOND
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import KEY_TYPES, Key, KeyForm, KeyPart
 from connector.tables.merge import RowState, join, lift, visible
+from connector.tables.nested import RANGE_TYPES, ArrayType, RangeType, RecordType, ValueType
 from connector.tables.row import is_same_row, row_of, state_of
 from connector.tables.values import DataType, Unreadable, read_value, write_value
 from tests.changes import change
@@ -85,12 +87,32 @@ def stored(states: RowStates, one: DataChange) -> RowState:
     return states._state(found, values)
 
 
-def as_delta(type_: DataType, value: object) -> object:
+def as_delta(type_: ValueType, value: Any) -> object:
     """A value as it comes from a Delta table."""
     assert not isinstance(value, Unreadable), value
-    if isinstance(value, Decimal):
-        return value.quantize(Decimal("1e-9"), context=Context(prec=38))
-    return (value - date(1970, 1, 1)).days if isinstance(value, date) else value
+    if type_ in RANGE_TYPES:
+        return (value - EPOCH.date()).days if isinstance(value, date) else value
+    return part_as_delta(type_, value)
+
+
+def part_as_delta(type_: ValueType, value: Any) -> object:
+    """A value within another one, whose times are no numbers."""
+    match type_:
+        case _ if value is None:
+            return None
+        case ArrayType():
+            return [part_as_delta(type_.element, item) for item in value]
+        case RecordType():
+            return {name: part_as_delta(part, value[name]) for name, part in type_.fields}
+        case RangeType():
+            return part_as_delta(type_.record, value)
+        case DataType.NUMERIC:
+            return value.quantize(Decimal("1e-9"), context=Context(prec=38))
+        case DataType.TIMESTAMP | DataType.DATETIME:
+            at = EPOCH + value * MICROSECOND
+            return at if type_ is DataType.TIMESTAMP else at.replace(tzinfo=None)
+        case _:
+            return value
 
 
 @every_table

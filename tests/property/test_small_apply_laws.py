@@ -682,6 +682,17 @@ def test_large_changes_are_left_to_spark(
     assert merge_few(disk.task()) is not None
 
 
+def test_stored_rows_of_ordinary_cells_are_merged_as_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TBL-13: also where nothing may be merged row by row."""
+    disk = Disk(tmp_path / "disk", TABLE)
+    disk.apply([cell(b"old", 2, 1)])
+    disk.log([cell(b"new", 3, 2)])
+    monkeypatch.setattr(limits, "_MAX_WORK_BY_ROW", 1)
+    assert merge_few(disk.task()) is not None
+
+
 def test_the_changes_of_all_batches_count_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import _internal
+from deltalake.exceptions import DeltaError
 
 from connector.clock import now_us
 from connector.config.settings import ConnectorConfig, KafkaConfig
@@ -41,14 +42,14 @@ def test_options_belong_to_a_warehouse() -> None:
 
 
 class Store:
-    """A store in memory, which refuses one operation."""
+    """A store in memory, which refuses one operation with an error of this kind."""
 
-    def __init__(self, refused: str) -> None:
-        self.refused, self.files = refused, dict[str, bytes]()
+    def __init__(self, refused: str, error: type[Exception]) -> None:
+        self.refused, self.error, self.files = refused, error, dict[str, bytes]()
 
     def _do(self, operation: str) -> None:
         if operation == self.refused:
-            raise OSError(f"403 Forbidden: {operation}")
+            raise self.error(f"403 Forbidden: {operation}")
 
     def get_file_info_selector(self, folder: str, missing: bool) -> list[str]:
         self._do("list")
@@ -68,12 +69,13 @@ class Store:
         del self.files[name]
 
 
+@pytest.mark.parametrize("error", [OSError, ValueError, DeltaError])
 @pytest.mark.parametrize("refused", ["list", "write", "read", "delete", ""])
 def test_a_store_is_checked_for_all_that_lowmark_does(
-    monkeypatch: pytest.MonkeyPatch, refused: str
+    monkeypatch: pytest.MonkeyPatch, refused: str, error: type[Exception]
 ) -> None:
     """STO-4: and nothing is left behind."""
-    store = Store(refused)
+    store = Store(refused, error)
     monkeypatch.setattr(_internal, "DeltaFileSystemHandler", lambda *_: store)
     if refused:
         with pytest.raises(TableError, match=refused):

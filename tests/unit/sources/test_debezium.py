@@ -425,6 +425,9 @@ def test_a_key_that_gets_another_column_is_poison():
     event = decoder.decode(Writer("json", KEY, FIELDS).event("d"))
     assert isinstance(event, Poison)
     assert event.detail == "the key has id: the table has id, line"
+    decoder = DebeziumDecoder(JsonFormat(), KnownTables())
+    assert isinstance(decoder.decode(Writer("json", KEY, FIELDS).event("d")), Row)
+    assert isinstance(decoder.decode(first.event("d")), Poison)
 
 
 MYSQL = {
@@ -676,3 +679,18 @@ def test_tables_that_are_not_declared_are_left_out_if_the_settings_say_so():
         assert isinstance(event, Row) is is_row
         if not is_row:
             assert event == Skipped("NOT_DECLARED", COMMIT, TABLE)
+
+
+@pytest.mark.parametrize(("op", "is_counted"), [("c", True), ("t", False)])
+def test_an_event_that_is_left_out_counts_in_the_transaction_whose_end_counts_it(op, is_counted):
+    """SRC-2, SRC-5: the end of MariaDB does not count a truncation, which names a transaction."""
+    tables = KnownTables(only_declared=True)
+    of_source = {**MYSQL, "connector": "mariadb", "gtid": "0-1-100"}
+    transaction = {"id": "0-1-100", "total_order": 2}
+    value = to_json(payload(op, {"id": 7}, transaction=transaction, **of_source))
+    record = ForeignRecord("dbz.shop.c", 0, 1, TIME, b'{"id":7}', value)
+    event = DebeziumDecoder(JsonFormat(), tables).decode(record)
+    assert isinstance(event, Skipped)
+    assert (event.rule, event.table) == ("NOT_DECLARED", "shop.customers")
+    assert event.commit.sequence == (2 if is_counted else 0)
+    assert bool(event.commit.transaction) is is_counted

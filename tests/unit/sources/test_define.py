@@ -112,9 +112,15 @@ def test_the_name_of_a_schema_of_debezium_has_the_prefix_of_its_topics(
 def test_values_without_keys_need_the_names_of_the_key_columns() -> None:
     """SRC-5: an event of Debezium, and a row."""
     (event,) = tables_of([json.dumps(payload("c", {"id": 7, "name": "Ann"}))], ["id"])
+    nameless = payload("c", {"id": 7, "name": "Ann"}, schema=None, db=None)
+    (alone,) = tables_of([json.dumps(nameless)], ["id"])
     (row,) = tables_of(["", '{"id":7,"name":"Ann"}'], ["id"])
-    assert (event.source, row.source) == ("public.customers", "table")
-    for table in (event, row):
+    assert [table.source for table in (event, alone, row)] == [
+        "public.customers",
+        "customers",
+        "table",
+    ]
+    for table in (event, alone, row):
         assert [part.name for part in table.key] == ["id"]
         assert [column.name for column in table.columns] == ["name"]
 

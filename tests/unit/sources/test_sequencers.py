@@ -13,6 +13,7 @@ import pytest
 from connector.errors import TopicError
 from connector.records.model import MAX_RESUME_TOKEN_BYTES
 from connector.reports.bridge_status import text_of_waiting
+from connector.sources.arrivals import MOST_KEYS
 from connector.sources.by_partition import ByPartition
 from connector.sources.by_transaction import ByTransaction
 from connector.sources.captured import reads_table
@@ -32,7 +33,8 @@ from connector.sources.model import (
     TruncatedTable,
     least_time,
 )
-from connector.sources.position import SourcePosition, by_number
+from connector.sources.position import SourcePosition, by_number, by_partition
+from connector.sources.queues import Entry, PartitionQueue
 
 ENDS = "t.transaction"
 NOW = 1_700_000_000_000_000
@@ -53,10 +55,11 @@ class Source:
         self.next[partition] = offset + 1
         self.sequencer.add(ForeignRecord(*partition, offset, time, None, b"x" * 100), event)
 
-    def row(self, number: int, sequence: int, key: int = 1, *, partition: int = 0) -> None:
-        commit = Commit(
-            time=NOW, transaction=str(number), sequence=sequence, log=LSN, after=(10 * number - 10,)
-        )
+    def row(
+        self, number: int, sequence: int, key: int = 1, *, partition: int = 0, time: int = NOW
+    ) -> None:
+        after = (10 * number - 10,)
+        commit = Commit(time=time, transaction=str(number), sequence=sequence, log=LSN, after=after)
         self.add(("t.a", partition), Row(table="a", commit=commit, key={"id": key}))
 
     def end(self, number: int, count: int, *, time: int = NOW, **counts: int) -> None:
@@ -191,10 +194,21 @@ def test_commit_times_that_are_equal_or_go_back_rise() -> None:
     """SRC-2: the log decides, not the clock of the database."""
     source = Source(by_transaction())
     for number, time in enumerate((NOW, NOW, NOW - 1_000_000, NOW), start=1):
-        source.row(number, 1)
+        source.row(number, 1, time=time)
         source.end(number, 1, time=time)
     times = [r.commit_timestamp for r in source.released()]
-    assert times == sorted(set(times))
+    assert times == [NOW, NOW + 2, NOW + 4, NOW + 6]
+
+
+def test_an_event_that_is_later_than_the_end_with_its_id_waits() -> None:
+    """SRC-2, `nothing_lost`: a log that began again uses the id again."""
+    source = Source(by_transaction())
+    source.row(1, 1, time=NOW + 1_000)
+    source.end(1, 1)
+    assert source.released() == []
+    waiting = source.sequencer.waiting
+    assert waiting is not None
+    assert (waiting.reason, waiting.transaction) == ("count", "1")
 
 
 def test_a_large_transaction_is_released_in_parts_and_again_after_a_kill() -> None:
@@ -222,6 +236,18 @@ def test_a_large_transaction_is_released_in_parts_and_again_after_a_kill() -> No
     assert [r.tie_breaker for r in later] == list(range(1, 21))
     assert {r.commit_timestamp for r in first + later} == {first[0].commit_timestamp}
     assert later[-1].count == 20
+
+
+def test_a_large_transaction_whose_last_event_is_left_out_has_its_count() -> None:
+    """SRC-2: its last row declares it. The queue was full before that event was read."""
+    source = Source(by_transaction(most_records=4))
+    source.end(1, 5)
+    for sequence in range(1, 5):
+        source.row(1, sequence)
+    assert [r.count for r in source.released()] == [1, 1, 1]
+    commit = Commit(time=NOW, transaction="1", sequence=5, log=LSN, after=(0,))
+    source.add(("t.a", 0), Skipped("NO_KEY", commit, "a"))
+    assert [(r.tie_breaker, r.count) for r in source.released()] == [(4, 4)]
 
 
 def test_a_topic_that_the_source_gets_later_is_released_from_its_beginning() -> None:
@@ -427,6 +453,59 @@ def test_an_event_before_those_that_were_counted_again_is_a_dead_letter(is_kille
     assert (late.event.rule, late.event.commit.at) == ("EVENT_LATE", (4,))
 
 
+def of_one_position(source: Source, keys: list[bytes]) -> None:
+    """The events of a compressed transaction of MySQL, and its end."""
+    commit = Commit(
+        time=NOW,
+        transaction="file=bin.1,pos=5",
+        log=BINLOG,
+        after=(1, 5),
+        at=(1, 6, 0),
+        counts_again=True,
+    )
+    for sequence, key in enumerate(keys, 1):
+        record = ForeignRecord("t.a", 0, source.next["t.a", 0], NOW, key, b"x")
+        source.next[record.partition] += 1
+        row = Row(table="a", commit=replace(commit, sequence=sequence), key={"id": key})
+        source.sequencer.add(record, row)
+    source.add((ENDS, 0), End(replace(commit, after=(1, 6), at=()), len(keys)))
+
+
+def test_two_events_of_a_row_at_the_only_position_of_a_transaction_are_two() -> None:
+    """SRC-2: a compressed transaction of MySQL is not taken for one that was counted again."""
+    source = Source(by_transaction())
+    of_one_position(source, [b"a", b"b", b"a"])
+    assert [r.tie_breaker for r in source.released()] == [1, 2, 3]
+
+
+def test_a_token_has_the_keys_of_a_few_events_at_one_position() -> None:
+    """SRC-1, `nothing_lost`: one of another key is a dead letter if it is sent again."""
+    source = Source(by_transaction())
+    keys = [b"%d" % number for number in range(MOST_KEYS + 4)]
+    of_one_position(source, keys)
+    assert len(source.released()) == len(keys)
+    (up_to,) = by_partition(SourcePosition.parse(source.sequencer.token({})).read_up_to).values()
+    assert len(up_to.keys) == MOST_KEYS
+    source = again(source)
+    of_one_position(source, keys)
+    assert [getattr(r.event, "rule", "") for r in source.released()] == ["EVENT_LATE"] * 4
+
+
+@pytest.mark.parametrize("limits", [(4, 10**6), (10**6, 400)])
+def test_a_full_queue_is_full_until_it_is_half_empty(limits: tuple[int, int]) -> None:
+    """SRC-2: its Kafka partition is not paused and resumed for each event."""
+    queue = PartitionQueue(("t.a", 0), 0)
+    are_full = list[bool]()
+    for offset in range(4):
+        record = ForeignRecord("t.a", 0, offset, NOW, None, b"x" * 100)
+        queue.append(Entry(record, Skipped("NO_KEY"), "1"), limits)
+        are_full.append(queue.is_full)
+    for _ in range(3):
+        queue.take(0, limits)
+        are_full.append(queue.is_full)
+    assert are_full == [False, False, False, True, True, False, False]
+
+
 def test_a_truncation_that_a_transaction_lacked_is_a_dead_letter_in_another_partition() -> None:
     """SRC-2, `nothing_lost`: an operator published the transaction without it. A Debezium before
     3.6.1 sends it to a partition that has later events.
@@ -501,6 +580,28 @@ def test_a_row_at_the_position_of_the_newest_end_waits_for_ends_that_are_unread(
     source.end(2, 1)
     first, read = source.released()
     assert (first.event.commit.transaction, read.record.offset) == ("2", 1)
+
+
+@pytest.mark.parametrize(("position", "order"), [(50, ["30", ""]), (20, ["", "30"])])
+def test_a_row_of_a_topic_that_has_grown_has_its_place_in_the_binary_log(
+    position: int, order: list[str]
+) -> None:
+    """SRC-2, `newest_wins`: an older event of its key may be in another Kafka partition."""
+    source = Source(by_transaction())
+    send(source, BINLOG, 10, 60)
+    assert len(source.released()) == 1
+    source.add(("t.a", 2), Skipped("TOMBSTONE"))  # a Kafka partition that is new
+    commit = Commit(time=NOW - 40_000_000, at=(1, position, 0))
+    row = Row(table="a", commit=commit, key={"id": 1}, is_snapshot=True, is_incremental=True)
+    source.add(("t.a", 0), row)
+    of_next = commit_of(BINLOG, 30, 40)
+    source.add((ENDS, 0), End(replace(of_next, after=(1, 31), at=(), sequence=0), 1))
+    source.next["t.a", 2] += 1  # the event of that transaction, which is read later
+    released = source.released()
+    source.next["t.a", 2] -= 1
+    source.add(("t.a", 2), Row(table="a", commit=of_next, key={"id": 1}))
+    released += source.released(NOW + 60_000_000)
+    assert [r.event.commit.transaction[-2:] for r in released] == order
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -872,6 +973,7 @@ def test_without_ends_events_are_repetitions_only_if_the_newest_one_follows(
         source.add(("t.a", 0), Row(table="a", commit=commit, key={"id": 1}))
     released = [r.event.commit.after[1] for r in source.released()]
     assert released == ([500, 600] if is_repeated else [500, 100, 300, 500, 600])
+    assert source.sequencer.repetitions == (4 if is_repeated else 0)
 
 
 def test_an_end_that_kafka_deleted_before_the_first_start_is_not_waited_for() -> None:
@@ -892,10 +994,11 @@ def test_an_end_that_kafka_deleted_before_the_first_start_is_not_waited_for() ->
 def test_an_event_of_a_transaction_that_was_skipped_is_released_when_it_comes() -> None:
     """SRC-2, nothing_lost: also after a kill, and once."""
     source = Source(by_transaction())
+    assert isinstance(source.sequencer, ByTransaction)
+    assert not source.sequencer.skip("1"), "nothing waits"
     source.row(1, 1)
     source.end(1, 2)
     assert source.released() == []
-    assert isinstance(source.sequencer, ByTransaction)
     assert not source.sequencer.skip("7")
     assert source.sequencer.skip("1")
     (released,) = source.released()
@@ -966,6 +1069,24 @@ def test_an_end_that_cannot_be_read_is_poison() -> None:
     source.row(3, 1)
     source.end(3, 1)
     assert [type(r.event).__name__ for r in source.released()] == ["Row", "Poison", "Row", "Row"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "counts"), [(1, {}), (1, {"a": 2}), (0, {}), (0, {"a": 2}), (0, {"a": 1, "b": 1})]
+)
+def test_poison_takes_the_place_of_events_that_a_transaction_lacks(
+    shown: int, counts: dict[str, int]
+) -> None:
+    """SRC-6: also if its end has no counts by table, or no event shows a table of the topic."""
+    source = Source(by_transaction())
+    for sequence in range(1, shown + 1):
+        source.row(1, sequence)
+    for _ in range(2 - shown):
+        source.add(("t.a", 0), Poison("UNREADABLE", "broken"))
+    source.end(1, 2, **counts)
+    released = source.released()
+    assert [type(r.event) for r in released] == [Row] * shown + [Poison] * (2 - shown)
+    assert [r.count for r in released] == [2, 2]
 
 
 def test_a_token_has_room_for_thousands_of_partitions() -> None:

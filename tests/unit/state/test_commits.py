@@ -39,16 +39,15 @@ def test_a_commit_has_its_time_its_metadata_and_its_files() -> None:
     """TBL-10, TBL-15: a file whose rows were marked is neither new nor gone."""
     add = {"add": {"path": "new", "size": 5}}
     marked = [{"remove": {"path": "old", "size": 3}}, {"add": {"path": "old", "size": 3}}]
-    commit = log_of([info({"batch": 1}), add, *marked, {"remove": {"path": "gone", "size": 2}}]).at(
-        0
-    )
+    gone = [{"remove": {"path": "gone", "size": 2}}, {"remove": {"path": "of unknown size"}}]
+    commit = log_of([info({"batch": 1}), add, *marked, *gone]).at(0)
     assert commit is not None
     assert (commit.version, commit.committed_at, commit.operation) == (0, 7000, "WRITE")
     assert commit.stored == {"batch": 1}
     assert [json.loads(action)["add"]["path"] for action in commit.added] == ["new", "old"]
-    assert commit.removed == {"old", "gone"}
+    assert commit.removed == {"old", "gone", "of unknown size"}
     counts = commit.files
-    assert (counts.at, counts.added, counts.removed) == (7000, 1, 1)
+    assert (counts.at, counts.added, counts.removed) == (7000, 1, 2)
     assert (counts.removed_bytes, counts.added_bytes) == (2, 5)
 
 

@@ -191,6 +191,7 @@ def test_a_folder_that_cannot_be_written_is_the_error_and_nothing_is_printed(
     [
         ("Unable to copy data to file: No space left on device (os error 28)", "DISK_FULL"),
         ("Disk quota exceeded", "DISK_FULL"),
+        ("There is not enough space on the disk. (os error 112)", "DISK_FULL"),
         ("File too large (os error 27)", "DISK_FULL"),
         ("[Errno 30] Read-only file system: '/w'", "WAREHOUSE_UNUSABLE"),
         ("[Errno 13] Permission denied: '/w'", "WAREHOUSE_UNUSABLE"),
@@ -204,6 +205,15 @@ def test_an_error_of_a_library_is_known_by_its_text(text: str, code: str | None)
     result = explained("/w/_connector/cuts", "read", text)
     assert (result and result.code) == code
     assert result is None or result.fields["path"] == "/w/_connector/cuts"
+
+
+@pytest.mark.parametrize("line", ["Permission denied: '/w'", "Schema error: No field named t.a."])
+def test_the_first_line_of_an_error_of_a_library_is_its_cause(line: str) -> None:
+    """TBL-14: the others are of the library."""
+    result = explained("/w/_connector/cuts", "read", f"{line}\nValid fields are t.b.\n\x1b[31m")
+    assert result is not None
+    assert line in result.cause
+    assert "Valid" not in result.cause
 
 
 @pytest.mark.parametrize("answer", ["permitted (os error 1)", "supported (os error 95)"])

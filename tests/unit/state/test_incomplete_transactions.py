@@ -155,6 +155,8 @@ def test_overdue_transactions_stay_in_a_full_list() -> None:
     requests = [release("t", at=at) for at in range(1, MOST_LISTED + 1)]
     released = again.released(requests).after(950, result, 2 + WAIT, wait_us=WAIT)
     assert released.complete_to(950) == MOST_LISTED + 1, "those that were left out are found again"
+    found = (checked.found, again.found, released.found)
+    assert found == (MOST_LISTED, MOST_LISTED, len(result)), "each is counted once"
 
 
 def test_transactions_that_a_full_list_omits_are_counted_once() -> None:

@@ -272,6 +272,19 @@ def test_a_job_of_which_nothing_is_known_adds_nothing() -> None:
     assert {getattr(JobSum(**empty), name) for name in (*SUMMED, "failed", "duration_us")} == {0}
 
 
+def test_a_sum_knows_the_figures_of_its_kind_of_jobs_that_did_not_fail() -> None:
+    """JOB-1: an apply of an older release has only its counts."""
+
+    def known(kind: JobKind, **of: int) -> set[str]:
+        sums = JobSum(0, kind, jobs=2, **of)
+        return {name for name in SUMMED if sums.knows(name)}
+
+    assert known(JobKind.RUNTIME_MERGE) == known(JobKind.RUNTIME_MERGE, failed=1) == {"changes"}
+    assert known(JobKind.RUNTIME_MERGE, failed=2) == known(JobKind.COMPACTION) == set()
+    assert known(JobKind.APPLY) == {"changes", "letters"}
+    assert known(JobKind.APPLY, cpu_us=1) == {*SUMMED} - {"rows_read"}
+
+
 def test_batches_are_read_from_the_log_of_the_changelog(tmp_path: Path) -> None:
     """JOB-1: no row is stored for a batch. Its counts are those after it, less those before."""
     types = {"kind": "string"}

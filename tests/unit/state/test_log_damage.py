@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.state.damage import log_damaged
 from connector.state.log_damage import LogDamage, log_damage
 
 COMMIT = b'{"commitInfo":{"operation":"WRITE"}}\n{"add":{"path":"a.parquet"}}\n'
@@ -122,6 +123,8 @@ def test_a_commit_that_a_checkpoint_contains_is_damage_for_the_history_only() ->
     damage = log_damage(sizes, files.__getitem__, with_history=True)
     assert damage is not None
     assert (damage.file, damage.removable) == (commit(1), (commit(1),))
+    remedy = log_damaged("/w/tables/t/data", damage).remedy
+    assert remedy.startswith(f"Move {commit(1)} out of /w/tables/t/data/_delta_log")
 
 
 def test_a_checkpoint_in_parts_needs_all_of_them() -> None:
@@ -145,6 +148,9 @@ def test_a_hint_beyond_the_newest_commit_is_damage(checkpoints: list[int]) -> No
     assert damage == LogDamage(
         HINT, "names version 9, and the newest commit is version 5", (HINT,), is_older=True
     )
+    remedy = log_damaged("/w/tables/t/data", damage).remedy
+    assert remedy.startswith("Restore the missing commits from a backup. If ")
+    assert f"delete /w/tables/t/data/_delta_log/{HINT}" in remedy
     del files[HINT]
     assert result(files) is None
     assert result(log(5, 3) | {HINT: b'{"version":9,"size":9}'}, 4) is None

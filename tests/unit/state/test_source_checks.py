@@ -130,6 +130,7 @@ def test_the_stored_form_stays_small_whatever_producers_send() -> None:
         checks = after(checks, result, now=n)
     last = {f"p{n}" for n in range(2 * MAX_NAMES, 3 * MAX_NAMES)}
     assert checks.ignored.keys() == checks.two_producers.keys() == last
+    assert len(last) == 50, "as docs/reference/on-disk-format.md says"
     assert set(checks.unknown_fields) == set(range(2 * MAX_NAMES, 3 * MAX_NAMES))
     assert all(len(of.fields) == MAX_FIELDS for of in checks.unknown_fields.values())
     assert len(json.dumps(replace(Progress(), checks=checks).to_json())) < 100_000

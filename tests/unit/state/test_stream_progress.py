@@ -199,6 +199,7 @@ def test_counts_of_batches_are_added() -> None:
         unknown_tables=3,
         late=4,
         ignored_claims=5,
+        staged=8,
         rejected={"UNDECODABLE": 6, "TOO_LATE": 7},
     )
     second = BatchCounts(
@@ -207,16 +208,12 @@ def test_counts_of_batches_are_added() -> None:
         unknown_tables=30,
         late=40,
         ignored_claims=50,
+        staged=80,
         rejected={"TOO_LATE": 70, "INVALID/TABLE": 80},
     )
     both = ingested(ingested(Progress(), first), second)
-    assert (both.changes, both.control, both.unknown_tables, both.late, both.ignored_claims) == (
-        11,
-        22,
-        33,
-        44,
-        55,
-    )
+    counts = both.changes, both.control, both.unknown_tables, both.late, both.ignored_claims
+    assert (*counts, both.staged) == (11, 22, 33, 44, 55, 88)
     assert both.rejected == {"INVALID/TABLE": 80, "TOO_LATE": 77, "UNDECODABLE": 6}
     assert ingested(both, BatchCounts()).rejected == both.rejected
 

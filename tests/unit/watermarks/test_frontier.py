@@ -526,6 +526,10 @@ def test_an_ended_root_can_be_announced_again() -> None:
         "a",
         "b2",
     ]
+    again = lineage(announcement("b2", root="other", start=70))
+    for horizon, begins in ((70, False), (71, True)):  # WMK-9
+        kept = advance(over, BatchClaims(2), now=0, horizon=horizon)
+        assert ("b2" in advance(kept, again, now=0, horizon=horizon).live) is begins
     named = advance(
         frontier,
         lineage(announcement(root="other", start=70)),
