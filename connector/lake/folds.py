@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,19 +56,45 @@ def fold(
     by_bucket = dict[str, list[tuple[Add, DataFile]]]()
     for add in adds:
         bucket = add["partitionValues"].get(BUCKET)
-        file = DataFile.from_add(add)
-        if bucket is not None and file.rows and _ODD.get(f"{folder}/{add['path']}") is None:
+        if bucket is not None and (file := _foldable(folder, add)) is not None:
             by_bucket.setdefault(str(bucket), []).append((add, file))
-    chosen = [
-        [several[number][0] for number in to_fold([file for _, file in several])]
-        for several in by_bucket.values()
-    ]
-    most = max(chosen, key=len, default=[])
+    most = max(map(_chosen, by_bucket.values()), key=len, default=[])
     rows_removed = {rows.add["path"]: rows for rows in removed}
+    fields = fields_of(definition)
+    needed = {*(part.name for part in definition.key.parts), UNMAPPED, STATE}
+
+    def rows_of(add: Add) -> pa.Table:
+        table = _live_rows(folder, fields, needed, add, rows_removed.get(add["path"]))
+        bucket = np.full(len(table), int(add["partitionValues"][BUCKET]))
+        return table.append_column(pa.field(BUCKET, pa.int32()), pa.array(bucket, pa.int32()))
+
+    return _copied(folder, most, rows_of)
+
+
+def fold_tombstones(folder: str, fields: Sequence[pa.Field], adds: Iterable[Add]) -> Fold:
+    """As `fold`, for the files of a tombstone table with these columns."""
+    files = [(add, file) for add in adds if (file := _foldable(folder, add)) is not None]
+    needed = {field.name for field in fields}
+    return _copied(
+        folder, _chosen(files), lambda add: _live_rows(folder, fields, needed, add, None)
+    )
+
+
+def _foldable(folder: str, add: Add) -> DataFile | None:
+    file = DataFile.from_add(add)
+    return file if file.rows and _ODD.get(f"{folder}/{add['path']}") is None else None
+
+
+def _chosen(files: Sequence[tuple[Add, DataFile]]) -> list[Add]:
+    return [files[number][0] for number in to_fold([file for _, file in files])]
+
+
+def _copied(folder: str, adds: Sequence[Add], rows_of: Callable[[Add], pa.Table]) -> Fold:
+    """A fold of these files. Empty: one of them cannot be copied exactly, or read."""
     rows, size = list[pa.Table](), 0
-    for add in most:
+    for add in adds:
         try:
-            table = _live_rows(folder, definition, add, rows_removed.get(add["path"]))
+            table = rows_of(add)
             size += table.nbytes
             check_size(size, limits.MAX_IN_MEMORY // 4)
         except OSError:
@@ -76,18 +103,20 @@ def fold(
             _ODD.keep(f"{folder}/{add['path']}", value=True, size=1)
             return Fold()
         rows.append(table)
-    return Fold(most, rows)
+    return Fold(adds, rows)
 
 
 def _live_rows(
-    folder: str, definition: TableDefinition, add: Add, removed: FileRows | None
+    folder: str,
+    fields: Sequence[pa.Field],
+    needed: AbstractSet[str],
+    add: Add,
+    removed: FileRows | None,
 ) -> pa.Table:
     """Raises `_OddFileError`, `LeftToSpark`, or an error of the file."""
-    fields = fields_of(definition)
     with opened(files_at(folder), add) as file:
         # A column that was added later is null. One that is not in the table any more stays.
-        names = [name for name in file.schema_arrow.names if name != BUCKET]
-        needed = {*(part.name for part in definition.key.parts), UNMAPPED, STATE}
+        names = [name for name in file.schema_arrow.names if name not in add["partitionValues"]]
         if not needed <= set(names) <= {field.name for field in fields}:
             raise _OddFileError(add["path"])
         table = read(file, names)
@@ -105,9 +134,7 @@ def _live_rows(
             raise _OddFileError(add["path"])
         else:
             columns.append(table[field.name].cast(field.type))
-    bucket = np.full(len(table), int(add["partitionValues"][BUCKET]))
-    schema = pa.schema([*fields, pa.field(BUCKET, pa.int32())])
-    return pa.Table.from_arrays([*columns, pa.array(bucket, pa.int32())], schema=schema)
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _shape(type_: pa.DataType) -> Any:

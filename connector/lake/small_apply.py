@@ -23,7 +23,8 @@ from connector.engine.values import Flags, Numbers, arrow_type
 from connector.lake.changelog_changes import change_of
 from connector.lake.checks import table_error
 from connector.lake.column_merge import MergedRows, Registers, Unfit, Writes
-from connector.lake.folds import Fold, fold
+from connector.lake.folds import Fold, fold, fold_tombstones
+from connector.lake.kept import Kept
 from connector.lake.small_files import (
     Add,
     FileRows,
@@ -45,6 +46,8 @@ from connector.lake.stores import files_at
 from connector.records.ordering import OrderBy, Rank, sections_of
 from connector.state import apply_level as limits
 from connector.state.apply_level import Merged, SmallApply
+from connector.state.maintenance_schedule import ATTEMPTS
+from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import EMPTY, RowState, expire, join, visible
@@ -68,6 +71,10 @@ _NOTHING: Final = Merged(
     table=(),
     tombstones=(),
 )
+_APPLY, _ATTEMPT = "_apply_number", "_attempt_id"
+_MOST_ATTEMPTS: Final = 2_000
+_ATTEMPTS: Final = Kept[list[tuple[int, str]]](20_000_000)
+"""The newest attempts that the tombstones of a file are of, so many at most."""
 _OF_RANK: Final = ("commit_timestamp", "tie_breaker", "transaction", "change_sequence_number")
 _NO_SEQUENCE: Final = {"record_sequence": 0}
 
@@ -119,9 +126,12 @@ def _merge(task: SmallApply) -> Merged:
         has_residual=any(rows.has_residual for rows in merged),
         misfits=dict(sum((rows.misfits for rows in merged), Counter())),
         table=(*removed, *added),
-        tombstones=tuple(_write_tombstones(task, wanted, [rows.tombstones for rows in merged])),
+        tombstones=tuple(
+            _write_tombstones(task, wanted, [rows.tombstones for rows in merged], tombstones)
+        ),
         bytes_read=always + _size(table),
         folded=len(folded.adds),
+        all_count=len(task.before.attempt_ids) >= ATTEMPTS and _all_count(task, tombstones),
     )
 
 
@@ -296,19 +306,48 @@ def _of_rows(definition: TableDefinition, file_rows: Iterable[FileRows]) -> Iter
 
 def _of_tombstones(task: SmallApply, adds: Iterable[Add], wanted: WantedKeys) -> Iterator[_Old]:
     """The stored states of the removed rows that count at the commit `before`."""
-    columns, before = ["_apply_number", "_attempt_id", STATE], task.before
+    columns, before = [_APPLY, _ATTEMPT, STATE], task.before
     for rows in rows_with_keys(task.tombstones, adds, wanted, columns):
         attempts = zip(*(rows.columns[name].to_pylist() for name in columns[:2]), strict=True)
-        counts = np.array(
-            [
-                apply <= before.vacuumed_to or before.attempt_ids.get(apply) == attempt
-                for apply, attempt in attempts
-            ],
-            np.bool_,
-        )
+        counts = np.array([_counts(before, *of_row) for of_row in attempts], np.bool_)
         states = rows.columns[STATE].combine_chunks().filter(pa.array(counts))
         types = (arrow_type(column.type) for column in task.definition.columns)
         yield _Old(rows.keys[counts], states, [pa.nulls(len(states), type_) for type_ in types])
+
+
+def _counts(before: TableState, apply: int, attempt: str) -> bool:
+    """Whether a tombstone of this attempt counts at the commit `before` (TBL-12)."""
+    return apply <= before.vacuumed_to or before.attempt_ids.get(apply) == attempt
+
+
+def _all_count(task: SmallApply, adds: Iterable[Add]) -> bool:
+    """Whether all tombstones of applies up to `before` count. False: also if a file is large, or it
+    has too many attempts.
+    """
+    before, files = task.before, files_at(task.tombstones)
+    for add in adds:
+        name = f"{task.tombstones}/{add['path']}"
+        if (attempts := _ATTEMPTS.get(name)) is None:
+            try:
+                attempts = _attempts_in(files, add)
+            except LeftToSpark:
+                return False
+            _ATTEMPTS.keep(name, attempts, 100 * len(attempts))
+        if len(attempts) == _MOST_ATTEMPTS and before.vacuumed_to < attempts[-1][0]:
+            return False
+        for apply, attempt in attempts:
+            if apply <= before.apply_number and not _counts(before, apply, attempt):
+                return False
+    return True
+
+
+def _attempts_in(files: FileSystem, add: Add) -> list[tuple[int, str]]:
+    """The applies and attempts that the tombstones of a file are of, the newest ones first."""
+    with opened(files, add) as file:
+        rows = read(file, [_APPLY, _ATTEMPT])
+    of_rows = rows.group_by([_APPLY, _ATTEMPT]).aggregate([]).sort_by([(_APPLY, "descending")])
+    columns = (column.to_pylist() for column in of_rows[:_MOST_ATTEMPTS].columns)
+    return list(zip(*columns, strict=True))
 
 
 def _even_rows(task: SmallApply, keys: _Keys, wanted: WantedKeys, merged: MergedRows) -> _Rows:
@@ -412,12 +451,18 @@ def _write_rows(task: SmallApply, wanted: WantedKeys, tables: Sequence[pa.Table]
 
 
 def _write_tombstones(
-    task: SmallApply, wanted: WantedKeys, tables: Sequence[pa.Table]
+    task: SmallApply, wanted: WantedKeys, tables: Sequence[pa.Table], adds: Sequence[Add]
 ) -> Iterator[str]:
+    """Write new tombstones to a file. If there are some, and many small files, put these together
+    with them: their rows keep the apply and the attempt that they are of.
+    """
     rows = pa.concat_tables(tables) if tables else _table_of((), [_BUCKET])
     if not len(rows):
         return
     number, attempt = task.before.apply_number + 1, task.attempt_id
-    rows = rows.append_column("_apply_number", pa.array([number] * len(rows), pa.int64()))
-    rows = rows.append_column("_attempt_id", pa.array([attempt] * len(rows), pa.string()))
+    rows = rows.append_column(_APPLY, pa.array([number] * len(rows), pa.int64()))
+    rows = rows.append_column(_ATTEMPT, pa.array([attempt] * len(rows), pa.string()))
+    folded = fold_tombstones(task.tombstones, list(rows.schema), adds) if task.may_fold else Fold()
+    yield from remove(task.tombstones, (), folded.adds)
+    rows = pa.concat_tables([rows, *folded.rows])
     yield write(task.tombstones, rows, ["_newest"], wanted=wanted)

@@ -130,7 +130,8 @@ class Merged:
     `deferred_from` is the oldest batch with a deferred change. `table` and `tombstones` are the
     actions to commit to both tables. `misfits` counts values that a column cannot hold, by column.
     `bytes_read` is the size of the files that were read. `folded` is the number of small files
-    whose rows are now in a new file.
+    whose rows are now in a new file. `all_count`: every tombstone up to `before` counts, so commits
+    need not name their attempts any more (TBL-12).
     """
 
     changes: int
@@ -142,6 +143,7 @@ class Merged:
     tombstones: tuple[str, ...]
     bytes_read: int = 0
     folded: int = 0
+    all_count: bool = False
 
 
 MergeFew = Callable[[SmallApply], Merged | None]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from connector.records.ordering import OrderBy
+
 MINUTE_US: Final = 60_000_000
 HOUR_US: Final = 60 * MINUTE_US
 DAY_US: Final = 24 * HOUR_US
@@ -51,7 +53,10 @@ TIER: Final = 2
 MARKED: Final = 0.2
 """A file is rewritten if at least this share of its rows is deleted."""
 MARKED_BYTES: Final = 0.2
-"""A commit is worthwhile if deleted rows use more than this share of the bytes of the table."""
+MARKED_LEAST_BYTES: Final = 32 * MIB
+"""A commit is worthwhile if deleted rows use more than this share of the bytes of the table, and so
+many bytes. Applies fold the files of smaller tables, and leave the deleted rows out.
+"""
 
 FOLD_FILES: Final = 12
 FOLD_ROWS: Final = 50_000
@@ -62,8 +67,10 @@ FOLD_SHARE: Final = 8
 
 MOST_ATTEMPTS: Final = 100
 """Tombstones are vacuumed when a commit names so many attempts, of some 45 bytes each."""
-VACUUM_EVERY: Final = 1_000
-"""Tombstones are vacuumed after so many applies, because the horizon has passed some of them."""
+ATTEMPTS: Final = 50
+"""From so many attempts on, a small apply looks whether they need names at all."""
+VACUUM_EVERY: Final = {OrderBy.COMMIT: HOUR_US, OrderBy.SEQUENCE_NUMBER: 1_000}
+"""Tombstones are vacuumed when the horizon has moved so far: µs, or batches (MRG-12)."""
 
 CLEAN_APART_US: Final = 5 * MINUTE_US
 CLEAN_APART_OF_RETENTION: Final = 4
@@ -131,9 +138,9 @@ def to_compact(files: Sequence[DataFile], *, is_log: bool = False) -> list[list[
         files[number].size * files[number].marked_share for group in groups for number in group
     )
     least = GAIN_OF_LOG if is_log else GAIN
-    is_worth = gain >= max(
-        least, GAIN_PER_PARTITION * len(by_partition)
-    ) or marked > MARKED_BYTES * sum(file.size for file in files)
+    is_worth = gain >= max(least, GAIN_PER_PARTITION * len(by_partition)) or marked > max(
+        MARKED_BYTES * sum(file.size for file in files), MARKED_LEAST_BYTES
+    )
     return groups if is_worth else []
 
 
@@ -240,7 +247,9 @@ class Compactions:
     def begins(self, now: int, is_late: Callable[[], bool], *, is_wanted: bool = False) -> bool:
         """Return whether a check begins now. `is_wanted`: there is another reason for one."""
         least = GAIN_OF_LOG if self.is_log else GAIN
-        has_marked = not self.is_log and self._added_bytes > MARKED_BYTES * self._live_bytes
+        has_marked = not self.is_log and self._added_bytes > max(
+            MARKED_BYTES * self._live_bytes, MARKED_LEAST_BYTES
+        )
         is_due = is_wanted or self._added >= (1 if self._is_first else least) or has_marked
         rests = now < self._rests_until and self._added < TOO_MANY
         if not is_due or rests or not self._waits.may_begin(now, is_late):
@@ -254,9 +263,11 @@ class Compactions:
         self._live_bytes = live_bytes
 
 
-def is_vacuum_due(attempts: int, applies: int) -> bool:
-    """Return whether tombstones are to be vacuumed after so many attempts or applies."""
-    return attempts >= MOST_ATTEMPTS or applies >= VACUUM_EVERY
+def is_vacuum_due(attempts: int, moved: int, order: OrderBy) -> bool:
+    """Return whether tombstones are to be vacuumed: a commit names so many attempts, and the
+    horizon has moved so far since the last time.
+    """
+    return attempts >= MOST_ATTEMPTS or moved >= VACUUM_EVERY[order]
 
 
 def is_clean_up_due(

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from connector.lake import small_apply
 from connector.lake.small_apply import merge_few
 from connector.lake.small_files import plain, read_vector
 from connector.lake.stores import files_at
@@ -34,6 +35,7 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def force(files: int) -> None:
         monkeypatch.setattr(schedule, "FOLD_FILES", files)
         monkeypatch.setattr(schedule, "FOLD_SHARE", 0)
+        monkeypatch.setattr(small_apply, "ATTEMPTS", files)
 
     return force
 
@@ -58,13 +60,28 @@ def contents(disk: Disk) -> dict[Any, dict[str, Any]]:
     return rows
 
 
+def deletes(disk: Disk) -> set[tuple[Any, ...]]:
+    """The tombstones that count (TBL-12): keys, buckets, states, and the applies they are of."""
+    before, rows = disk.before, set[tuple[Any, ...]]()
+    for name in disk.tombstones:
+        table = parquet.read_table(disk.folder / "tombstones" / name)
+        columns = {name: plain(table[name]).to_pylist() for name in sorted(table.column_names)}
+        for row in zip(*columns.values(), strict=True):
+            of_row = dict(zip(columns, row, strict=True))
+            apply, attempt = of_row["_apply_number"], of_row.pop("_attempt_id")
+            if apply <= before.vacuumed_to or before.attempt_ids.get(apply) == attempt:
+                rows.add(tuple(map(repr, of_row.values())))
+    return rows
+
+
 def test_folds_change_no_row_and_no_state(
     tmp_path: Path, seed: int, forced: Callable[[int], None]
 ) -> None:
-    """nothing_lost, nothing_invented, deletes_stay_deleted: rows and states are those of a table
-    without folds, also if a column was added, or an apply crashed. Few files are left.
+    """nothing_lost, nothing_invented, deletes_stay_deleted: rows, states and tombstones are those
+    of a table without folds, also if a column was added, or an apply crashed. Few files are left,
+    and few attempts are named. A tombstone of an apply that crashed never counts.
     """
-    rng, folds = Random(seed), 0
+    rng, folds, of_tombstones, vacuums = Random(seed), 0, 0, 0
     for number in tries(30, quick=2):
         table = replace(rng.choice(TABLES[:-1]), columns=COLUMNS[:2])
         with_folds, without = (
@@ -84,11 +101,17 @@ def test_folds_change_no_row_and_no_state(
                 else:
                     disk.apply(batch)
             assert contents(with_folds).keys() == contents(without).keys()
+            assert deletes(with_folds) == deletes(without)
         assert contents(with_folds) == contents(without)
         # An apply folds the files of one bucket, and then adds one file.
         assert len(with_folds.rows) <= len(without.rows)
         folds += len(without.rows) - len(with_folds.rows)
+        of_tombstones += len(without.tombstones) - len(with_folds.tombstones)
+        vacuums += with_folds.before.vacuumed_to > 0
+        assert without.before.vacuumed_to == 0
     assert folds > tries(30, quick=2)[-1]
+    assert of_tombstones > 0
+    assert vacuums > 0
 
 
 def filled(folder: Path, files: int, *, bytes_of_value: int = 8) -> Disk:

@@ -92,6 +92,7 @@ class Disk:
     logged: dict[int, Sequence[Delivery]] = field(default_factory=dict)
     rows: dict[str, str] = field(default_factory=dict)
     tombstones: dict[str, str] = field(default_factory=dict)
+    attempts: int = 0
 
     def __post_init__(self) -> None:
         for name in ("changelog", "table", "tombstones"):
@@ -106,6 +107,7 @@ class Disk:
 
     def task(self, *, below: int | None = None, horizon: int | None = None) -> SmallApply:
         """The apply of all batches that may have changes to merge."""
+        self.attempts += 1
         batches = range(self.before.complete_to_batch + 1, self.batch + 1)
         changes = [{"add": {"path": f"{batch}.parquet", "size": 1}} for batch in batches]
         return SmallApply(
@@ -120,7 +122,7 @@ class Disk:
             rows=tuple(self.rows.values()),
             tombstones=str(self.folder / "tombstones"),
             removed=tuple(self.tombstones.values()),
-            attempt_id=f"attempt {self.batch}",
+            attempt_id=f"attempt {self.attempts}",
             cores=2,
         )
 
@@ -159,6 +161,9 @@ class Disk:
             return
         commit(self.rows, merged.table)
         number = self.before.apply_number + 1
+        if merged.all_count:
+            vacuumed_to = self.before.apply_number
+            self.before = replace(self.before, vacuumed_to=vacuumed_to, attempt_ids={})
         self.before = replace(
             self.before,
             apply_number=number,

@@ -20,6 +20,7 @@ from connector.lake.state_reader import logged_progress_of, table_state_of
 from connector.records.model import DeleteFamily
 from connector.spark.reader import read_table
 from connector.spark.storage.delta_log import quoted, session_with
+from connector.state import maintenance_schedule
 from tests.changes import change
 from tests.spark.streams import Stream, account, copied, rows_by_key, shown, versions
 
@@ -152,6 +153,38 @@ def test_an_apply_begins_again_if_others_replace_its_files(
     assert stream.apply(table, on_step) is not None
     assert shown(table) == stream.truth()
     assert table.table_state().apply_number == 5
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_small_files_with_tombstones_are_put_together(
+    spark: SparkSession, stream: Stream, monkeypatch: pytest.MonkeyPatch, *, is_replaced: bool
+) -> None:
+    """ENG-8, deletes_stay_deleted: an apply with a delete folds the others. If another program has
+    just replaced these, they stay. Late changes bring no row back, in this process or the next.
+    """
+    monkeypatch.setattr(maintenance_schedule, "FOLD_FILES", 2)
+    monkeypatch.setattr(maintenance_schedule, "FOLD_SHARE", 0)
+    stream.without_spark = repeat(True)
+    table = stream.table()
+    path = table.tombstones.path
+    files = [len(table.tombstones.files(table.table_state()))]
+
+    def on_step(step: str) -> None:
+        if step == "letters published" and is_replaced:
+            spark.sql(f"OPTIMIZE {quoted(path)}").collect()
+
+    stream.topic.send(account("k1", 300, amount="7"), delete("k30", at=300))
+    stream.ingest()
+    assert stream.apply(table, on_step) is not None
+    files.append(len(table.tombstones.files(table.table_state())))
+    assert files == [3, 2 if is_replaced else 1]
+    assert len(DeltaTable(path).file_uris()) == files[1]
+    late = (account(f"k{n}", at, name="late") for n, at in ((5, 150), (6, 160), (30, 250)))
+    stream.topic.send(*late)
+    stream.ingest()
+    assert stream.apply(stream.table()) is not None
+    assert shown(table) == stream.truth()
+    assert not {"k5", "k6", "k30"} & {row["id"] for row in stream.truth().values()}
 
 
 def test_a_commit_that_changes_rows_is_named_behind_maintenance(

@@ -211,6 +211,7 @@ def _apply_few(
     if rows is None:
         return None
     on_step("changes chosen")
+    version_of_tombstones = table.tombstones.version()
     removed, attempt = table.tombstones.files(before), new_attempt()
     merged = merge_few(
         SmallApply(
@@ -244,8 +245,10 @@ def _apply_few(
     if not merged.changes and table.take_position(before, after, cut.chosen_at):
         on_step("position taken")
         return Applied(table.table_state(), 0, 0, merged.bytes_read, has_commit=False)
+    if merged.all_count:
+        after = replace(after, vacuumed_to=before.apply_number, attempt_ids={})
     if merged.tombstones:
-        table.commit_tombstones(merged.tombstones, before)
+        table.commit_tombstones(merged.tombstones, version_of_tombstones, before)
         attempts = {**after.attempt_ids, after.apply_number: attempt}
         after = replace(after, has_tombstones=True, attempt_ids=attempts)
     on_step("tombstones written")

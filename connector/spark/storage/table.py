@@ -316,15 +316,20 @@ class Table:
                 transaction.commit(number, stored, actions=parsed(self._spark, actions))
         self._check_committed(table_state)
 
-    def commit_tombstones(self, actions: Sequence[str], before: TableState) -> None:
-        """Commit files with tombstones for the apply after `before`.
+    def commit_tombstones(
+        self, actions: Sequence[str], version: int | None, before: TableState
+    ) -> None:
+        """Commit files with tombstones for the apply after `before`. They were made for `version`
+        of the tombstone table. If another program has committed since, files that the actions
+        remove stay.
 
-        They do not count before a commit of the table names the attempt.
+        Tombstones do not count before a commit of the table names the attempt.
         """
         expired_below = self.tombstones.expired_below(before)
         with self._explained():
-            if expired_below is not None and self.tombstones.commit_files(actions, before):
+            if expired_below is not None and self.tombstones.commit_files(actions, version, before):
                 return
+            actions = self.tombstones.still_possible(actions, version)
             self.tombstones.begin(expired_below, self.layout, self._kept).commit(
                 before.apply_number + 1,
                 tombstones_state(expired_below or 0),
@@ -361,14 +366,15 @@ class Table:
 
     def is_vacuum_due(self) -> bool:
         """Whether `compact` has tombstones to remove (TBL-12)."""
-        state = self.table_state()
-        return state.has_tombstones and is_vacuum_due(
-            len(state.attempt_ids), state.apply_number - state.vacuumed_to
+        _, state = self.committed()
+        expired_below = self.tombstones.expired_below(state)
+        return expired_below is not None and is_vacuum_due(
+            len(state.attempt_ids), (state.horizon or 0) - expired_below, self._definition.order
         )
 
     def vacuum_tombstones(self, between: Between) -> Work | None:
         """Remove tombstones that no commit names or that are older than the horizon (TBL-12). After
-        that, the commits need not name the attempts of the others. None: no apply came since the
+        that, the commits need not name the attempts of the others. None: nothing came since the
         last time.
 
         Applies may run meanwhile: `between` calls the commits between two of them. A tombstone that
@@ -379,9 +385,11 @@ class Table:
         """
         _, state = self.committed()
         expired_below = self.tombstones.expired_below(state)
-        if expired_below is None or state.vacuumed_to == state.apply_number:
+        if expired_below is None:
             return None
         horizon = max(expired_below, state.horizon or 0)
+        if (state.vacuumed_to, horizon) == (state.apply_number, expired_below):
+            return None
         with self._explained():
             rewritten = self.tombstones.without(state, horizon)
             return between(partial(self._vacuumed, rewritten, state, horizon))
@@ -399,7 +407,10 @@ class Table:
             {**state.attempt_ids, **later},
         ) or newest.apply_number < state.apply_number:
             raise files_changed(self.tombstones.path)
-        done = Work() if rewritten is None else self.tombstones.replace(rewritten, horizon)
+        if rewritten is None:
+            done = self.tombstones.expire(horizon)
+        else:
+            done = self.tombstones.replace(rewritten, horizon)
         after = replace(newest, vacuumed_to=state.apply_number, attempt_ids=later)
         transaction = Transaction(self._spark, self.path, None)
         transaction.depend_on(self._app_id)

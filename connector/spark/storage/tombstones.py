@@ -108,16 +108,32 @@ class Tombstones:
         added = self.log.added(commit.version)
         return all_files(self._spark, self.path).actions() if added is None else added
 
-    def commit_files(self, actions: Sequence[str], table_state: TableState) -> bool:
-        """Commit files with tombstones. There must be a tombstone table. Returns as
-        `DeltaLog.commit_files`. Another program may replace files meanwhile.
+    def version(self) -> int | None:
+        """The newest version. None: there is no tombstone table."""
+        commit = self.log.newest()
+        return None if commit is None else commit.version
+
+    def still_possible(self, actions: Sequence[str], version: int | None) -> list[str]:
+        """The actions that were made for a version, and can be committed after the newest one: if
+        that is another one, none that removes a file. Its rows are then in two files, which changes
+        nothing.
+        """
+        is_newest = version == self.version()
+        return [action for action in actions if is_newest or not action.startswith('{"remove"')]
+
+    def commit_files(
+        self, actions: Sequence[str], version: int | None, table_state: TableState
+    ) -> bool:
+        """Commit files with tombstones, made for `version`. There must be a tombstone table.
+        Returns as `DeltaLog.commit_files`. Another program may replace files meanwhile.
         """
         for left in reversed(range(_TRIES)):
             commit = self._newest(table_state)
             assert commit is not None, "there is no tombstone table"
             stored = tombstones_state(int((commit.stored or {})["expired_below"]))
+            possible = self.still_possible(actions, version)
             try:
-                return self.log.commit_files(commit.version, actions, stored, is_blind=True)
+                return self.log.commit_files(commit.version, possible, stored)
             except WriterConflictError:
                 if not left:
                     raise
@@ -162,6 +178,16 @@ class Tombstones:
             f" {table_state.apply_number} AND NOT coalesce({is_named}, false)"
         )
         return without_rows(self._spark, self.path, f"(_newest < {horizon} OR ({is_failed}))")
+
+    def expire(self, horizon: int) -> Work:
+        """Commit that no tombstone is below `horizon`."""
+        commit = self.log.newest()
+        assert commit is not None, "there is no tombstone table"
+        stored = tombstones_state(horizon)
+        with explained(f"table {self._name}"):
+            if not self.log.commit_files(commit.version, (), stored):
+                Transaction(self._spark, self.path, None).commit(0, stored)
+        return Work()
 
     def erase(
         self, table_state: TableState, where: str, begun_at: int, on_step: Callable[[str], None]

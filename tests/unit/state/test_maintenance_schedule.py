@@ -26,6 +26,7 @@ from connector.state.maintenance_schedule import (
     LARGEST_BYTES,
     LATE_AT_MOST_US,
     MARKED,
+    MARKED_LEAST_BYTES,
     MIB,
     MINUTE_US,
     MOST_ATTEMPTS,
@@ -376,12 +377,13 @@ def test_a_check_for_compaction_comes_with_enough_new_bytes() -> None:
     as it adds marks nothing.
     """
     due = Compactions()
-    due.ended(0, 0, 1_000)
-    due.passed([CommitCount(0, 0, removed=1, removed_bytes=900, added_bytes=900)])
-    due.passed([CommitCount(0, 0, added_bytes=200)])
-    assert not due.begins(0, in_time)
-    due.passed([CommitCount(0, 0, added_bytes=1)])
-    assert due.begins(0, in_time)
+    for live, least in ((1_000 * MIB, 200 * MIB), (0, MARKED_LEAST_BYTES)):
+        due.ended(0, 0, live)
+        due.passed([CommitCount(0, 0, removed=1, removed_bytes=900 * MIB, added_bytes=900 * MIB)])
+        due.passed([CommitCount(0, 0, added_bytes=least)])
+        assert not due.begins(0, in_time)
+        due.passed([CommitCount(0, 0, added_bytes=1)])
+        assert due.begins(0, in_time)
     log = Compactions(is_log=True)
     log.passed([CommitCount(0, 0, added_bytes=10**9)])
     assert not log.begins(0, in_time), "rows of a changelog are not marked"
@@ -419,9 +421,10 @@ def test_a_compaction_waits_while_applies_are_late_but_not_for_ever() -> None:
 
 def test_tombstones_are_vacuumed_before_a_commit_names_too_many_attempts() -> None:
     """TBL-12"""
-    assert not is_vacuum_due(MOST_ATTEMPTS - 1, VACUUM_EVERY - 1)
-    assert is_vacuum_due(MOST_ATTEMPTS, MOST_ATTEMPTS)
-    assert is_vacuum_due(0, VACUUM_EVERY)
+    for order, moved in VACUUM_EVERY.items():
+        assert not is_vacuum_due(MOST_ATTEMPTS - 1, moved - 1, order)
+        assert is_vacuum_due(MOST_ATTEMPTS, 0, order)
+        assert is_vacuum_due(0, moved, order)
     state = TableState(attempt_ids=dict.fromkeys(range(10**5, 10**5 + 100), "0" * 32))
     assert len(json.dumps(state.to_json("t"), separators=(",", ":"))) < 5_500
 
