@@ -51,17 +51,14 @@ def position_after(
     before: TableState, after: TableState, committed_at: int, now: int
 ) -> Position | None:
     """Return the position that takes the place of the commit of `after`. None: it is to be
-    committed, because it is the first of this changelog, has another content than `before`, the
-    newest commit (`committed_at`) is old, or nothing is newer.
+    committed, because it is of the first apply, has another content than `before`, or no later
+    batch, or the newest commit (`committed_at`) is old.
     """
     position = replace(Position.at(after), attempt_id=before.attempt_id)
-    is_same = replace(
-        position.of_newest(before),
-        apply_number=after.apply_number,
-        attempt_id=after.attempt_id,
-    )
-    is_old = now - committed_at >= COMMIT_AFTER_US
-    return position if before.apply_number and is_same == after and not is_old else None
+    of_apply = {"apply_number": after.apply_number, "attempt_id": after.attempt_id}
+    is_whole = replace(position.of_newest(before), **of_apply) == after
+    is_enough = before.apply_number > 0 and after.to_batch > before.to_batch and is_whole
+    return position if is_enough and now - committed_at < COMMIT_AFTER_US else None
 
 
 def to_text(positions: Mapping[str, Position]) -> str:
