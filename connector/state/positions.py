@@ -55,9 +55,10 @@ def position_after(
     batch, or the newest commit (`committed_at`) is old.
     """
     position = replace(Position.at(after), attempt_id=before.attempt_id)
-    of_apply = {"apply_number": after.apply_number, "attempt_id": after.attempt_id}
-    is_whole = replace(position.of_newest(before), **of_apply) == after
-    is_enough = before.apply_number > 0 and after.to_batch > before.to_batch and is_whole
+    whole = replace(
+        position.of_newest(before), apply_number=after.apply_number, attempt_id=after.attempt_id
+    )
+    is_enough = before.apply_number and after.to_batch > before.to_batch and whole == after
     return position if is_enough and now - committed_at < COMMIT_AFTER_US else None
 
 
