@@ -6,7 +6,8 @@ There are 5,000 changes with five `SetCell`s each. All keys and values differ, a
 280 bytes. All ways run in turns for several rounds, and the best round of each counts. fastavro has
 two figures. One starts from the values that a producer has. The other starts from dicts that were
 made before the measurement, with the branch of the union named, which is its best case. lowmark is
-compared with the second one. `decode_columns` decodes and validates all changes at once.
+compared with the second one. `decode_columns` decodes and validates all changes at once, and
+`decode_columns_of_bridge` as many that have the form of a bridge (`benchmarks.forms`).
 
 The last lines are `name value bar`. The bar is the value to reach, or `-`.
 """
@@ -17,7 +18,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -26,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks import machine
+from benchmarks.forms import FORMS, Write
 from benchmarks.report import Figure, finish
 from connector.engine.decode import decode as decode_columns
 from connector.engine.rules import RecordRules
@@ -35,6 +37,7 @@ from connector.records.codec import (
     decode,
     encode,
     frame,
+    framed,
     read,
 )
 from connector.records.model import DataChange, SetCell
@@ -79,6 +82,31 @@ def hinted(datum: dict[str, Any]) -> dict[str, Any]:
     return datum | {"data_change": ("lowmark.DataChange", datum["data_change"])}
 
 
+def as_batch(records: Sequence[DataChange]) -> tuple[pa.Array, pa.Array, np.ndarray]:
+    """Keys, values and times of arrival of changes, as columns."""
+    return (
+        pa.array([record.row_key for record in records], pa.binary()),
+        pa.array([framed(record, 4) for record in records], pa.binary()),
+        np.array([record.commit_timestamp for record in records]),
+    )
+
+
+def of_bridge(count: int) -> list[DataChange]:
+    """Changes of rows of 20 tables, as a bridge sends them."""
+    form, chance = FORMS["bridge"](20), random.Random(SEED)
+    return [
+        change
+        for at in range(START, START + count, form.together)
+        for change, _ in form.changes(
+            at,
+            [
+                Write(chance.randrange(200_000), at + number, deletes=False)
+                for number in range(form.together)
+            ],
+        )
+    ]
+
+
 def best_rates(
     ways: dict[str, Callable[[Any], object]], inputs: dict[str, list[Any]]
 ) -> dict[str, float]:
@@ -101,11 +129,6 @@ def main() -> int:
     bodies = [encode(record, 4) for record in records]
     values = [frame(body, None) for body in bodies]
     schemas = Schemas()
-    batch = (
-        pa.array([record.row_key for record in records], pa.binary()),
-        pa.array(values, pa.binary()),
-        np.array([record.commit_timestamp for record in records]),
-    )
     rules = RecordRules(Limits(), kafka_partitions=4)
     assert bodies == [encode_with_fastavro(record, 4) for record in records], "the bytes differ"
 
@@ -117,6 +140,7 @@ def main() -> int:
         "read_fastavro": lambda body: fastavro.schemaless_reader(BytesIO(body), parsed),
         "decode": lambda value: decode(value, schemas),
         "decode_columns": lambda batch: decode_columns(*batch, rules, schemas),
+        "decode_columns_of_bridge": lambda batch: decode_columns(*batch, rules, schemas),
     }
     inputs: dict[str, list[Any]] = {
         "encode": records,
@@ -124,9 +148,11 @@ def main() -> int:
         "encode_fastavro_dicts": data,
     }
     inputs |= {"read": values, "read_fastavro": bodies, "decode": values}
-    inputs |= {"decode_columns": [batch]}
+    batches = {"decode_columns": records, "decode_columns_of_bridge": of_bridge(CHANGES)}
+    inputs |= {name: [as_batch(some)] for name, some in batches.items()}
     rates = best_rates(ways, inputs)
-    rates["decode_columns"] *= CHANGES
+    for name, some in batches.items():
+        rates[name] *= len(some)
 
     print(*machine.facts(), sep="\n")
     print(

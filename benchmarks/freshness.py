@@ -4,7 +4,7 @@
     python -m benchmarks freshness [--quick]
 
     python -m benchmarks.freshness [--settings bound default] [--rates N ...] [--seconds S] [--warm
-    S] [--reader-seconds S] [--rows N] [--tables N]
+    S] [--reader-seconds S] [--rows N] [--tables N] [--form plain bridge]
 
 `connector run` is a separate process with its default heap, on a table of 200,000 rows. It runs
 once with a trigger of 1 s and a bound of 2 s (`bound`), and once with default settings (`default`).
@@ -18,8 +18,8 @@ that covers its batch and its commit timestamp. The commit files have these time
 fresh read when the first read ends that has its batch. The core figures are those of the two
 minutes. The growth of the warehouse in this time is scaled to an hour. At the end the table is
 compared with the sent changes. With several tables, `oldest_table` is the one with the highest p95.
-`loaded_s` is the time from the start of the process until the table
-has its first rows.
+`loaded_s` is the time from the start of the process until the table has its first rows. The form of
+the changes is one of `benchmarks.forms`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql import SparkSession
 
-from benchmarks import load, machine, workload
+from benchmarks import forms, load, machine, workload
 from benchmarks.report import Figure, finish, number
 from connector import jars
 from connector.config.settings import KafkaConfig
@@ -79,6 +79,7 @@ BARS = {
     },
     ("default", 2_000): {"table_p95_s": "<5"},
     ("bound_20_tables", 2_000): {"oldest_table_p50_s": "<2", "oldest_table_p95_s": "<4"},
+    ("bound_20_tables_bridge", 2_000): {"oldest_table_p95_s": "<4"},
 }
 QUANTILES = (50, 95, 99)
 ONLY_SHOWN = ("changes", "reads", "broker_cores", "load_cores")
@@ -251,7 +252,7 @@ def configuration(
     for at, name in enumerate(table_names(tables)):
         text += (
             f'[tables.{name}]\nstream = "{workload.STREAM}"\n'
-            f'source = "{load.source(at, tables)}"\n{of_table}'
+            f'source = "{forms.source(at, tables)}"\n{of_table}'
             f'[[tables.{name}.key.columns]]\nname = "row_key"\ntype = "{DataType.STRING}"\n'
         ) + "".join(
             f'[[tables.{name}.columns]]\nname = "{column.name}"\nfamily = "{column.family}"\n'
@@ -276,6 +277,7 @@ def started(
     rows: int,
     lines: tuple[str, str] | None = None,
     tables: int = 1,
+    form: str = forms.PLAIN,
 ) -> Iterator[Scene]:
     """A topic, a load and a pipeline that has applied the rows. All of them end with the block.
 
@@ -288,7 +290,7 @@ def started(
         configuration(kafka, topic, *(lines or SETTINGS[settings]), tables=tables)
     )
     with ExitStack() as stack:
-        generator = stack.enter_context(load.running(kafka, topic, rows, folder, tables))
+        generator = stack.enter_context(load.running(kafka, topic, rows, folder, tables, form))
         began = time.monotonic()
         trace = ("--trace", str(folder / "trace"))
         pipeline = stack.enter_context(running_pipeline(folder, *trace))
@@ -470,7 +472,7 @@ def finish_load(scene: Scene, folder: Path) -> np.ndarray:
 def visits_of(rows: np.ndarray) -> dict[str, int]:
     """The value of each row that there must be, from the `rows` that `benchmarks.load` wrote."""
     return {
-        load.row_key(row): int(visits) for row, visits in enumerate(rows) if visits != load.GONE
+        forms.row_key(row): int(visits) for row, visits in enumerate(rows) if visits != load.GONE
     }
 
 
@@ -480,7 +482,7 @@ def expect_truth(warehouse: Path, rows: np.ndarray, tables: int) -> None:
         expected = {
             key: made[key]
             for row in range(at, len(rows), len(names))
-            if (key := load.row_key(row)) in made
+            if (key := forms.row_key(row)) in made
         }
         found = list(
             open_table(str(warehouse / "tables" / name / "data")).select(("row_key", "visits"))
@@ -533,6 +535,9 @@ def main() -> int:
     parser.add_argument(
         "--tables", type=int, default=1, help="that share the rows and the rate (default: 1)"
     )
+    parser.add_argument(
+        "--form", choices=forms.FORMS, default=forms.PLAIN, help="of the changes (default: plain)"
+    )
     parser.add_argument("--rows", type=int, help=f"of the table (default: {ROWS})")
     parser.add_argument(
         "--seconds", type=float, help="of each rate without a reader (default: 120)"
@@ -567,14 +572,19 @@ def main() -> int:
                 [500] if chosen.quick else list(RATES if settings == "bound" else DEFAULT_RATES)
             )
             with started(
-                folder / settings, broker, spark, settings, plan.rows, tables=chosen.tables
+                *(folder / settings, broker, spark, settings, plan.rows),
+                tables=chosen.tables,
+                form=chosen.form,
             ) as scene:
                 values = measure(scene, plan, rates, folder / settings)
                 settings += f"_{chosen.tables}_tables" * (chosen.tables > 1)
+                settings += f"_{chosen.form}" * (chosen.form != forms.PLAIN)
                 loaded = Figure(f"freshness_{settings}_loaded_s", scene.loaded_s, "<40")
             show(settings, values)
             figures.append(
-                loaded if (plan.rows, chosen.tables) == (ROWS, 1) else replace(loaded, bar="-")
+                loaded
+                if (plan.rows, chosen.tables, chosen.form) == (ROWS, 1, forms.PLAIN)
+                else replace(loaded, bar="-")
             )
             for rate, each in values.items():
                 bars = BARS.get((settings, rate), {})

@@ -36,7 +36,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import load, machine, workload
+from benchmarks import forms, load, machine, workload
 from benchmarks.freshness import (
     KAFKA_PARTITIONS,
     ROWS,
@@ -175,13 +175,13 @@ def wrong_rows(folder: Path, rows: np.ndarray) -> int:
 
 def after_poison(peer: Peer, kafka: KafkaConfig, topic: str) -> bool:
     """Whether a change behind a poison record of the same key reaches the table."""
-    key, at = load.row_key(0), time.time_ns() // 1000
+    key, at = forms.row_key(0), time.time_ns() // 1000
     poison = client.producer(kafka, client.LastError(), {})
     poison.produce(topic, POISON, key.encode())
     poison.flush()
     cells = tuple(SetCell(workload.FAMILY, name.encode(), b"7", 1) for name in workload.COLUMNS)
     change = DataChange(
-        stream_partition=load.PARTITIONS[0],
+        stream_partition=forms.Plain.partitions[0],
         table=workload.SOURCE,
         row_key=key.encode(),
         commit_timestamp=at,
@@ -189,7 +189,7 @@ def after_poison(peer: Peer, kafka: KafkaConfig, topic: str) -> bool:
     )
     with ChangeProducer(kafka, topic) as producer:
         producer.send(change)
-        for partition in load.PARTITIONS:
+        for partition in forms.Plain.partitions:
             producer.send(Heartbeat(partition, at))
         producer.flush()
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from connector.engine.values import Flags, Numbers, flags_of, typed
 from connector.lake.small_files import plain
-from connector.records.ordering import OrderPosition
+from connector.records.ordering import SECTIONS, OrderBy, OrderPosition, sections_of
 from connector.tables.definition import TableDefinition
 from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids, families_of, tolerated
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _Kind = TypeVar("_Kind", bound=np.generic)
 
 _RANK: Final = ("commit_timestamp", "tie_breaker", "record_sequence")
-_ORDER: Final = (*_RANK, *OrderPosition._fields)
+_SIGN: Final = np.uint64(2**63)
+_NO_NUMBER: Final = bytes(8 * SECTIONS)
 _SET, _DELETE_CELLS, _DELETE_FAMILY = range(3)
 _KINDS: Final = ("SET_CELL", "DELETE_CELLS", "DELETE_FAMILY")
 _NONE: Final = -1
@@ -42,8 +43,8 @@ _NO_TIME: Final = np.iinfo(np.int64).min
 class Writes:
     """Writes to registers, one for each element of the arrays.
 
-    `order` is the number of the change in `orders`, which has a line of `_ORDER` for each. `value`
-    is an index into `values` of the column, if the write sets a value.
+    `order` is the number of the change in `orders`, which has a line for each: its rank and its
+    order position. `value` is an index into `values` of the column, if the write sets a value.
     """
 
     row: Numbers
@@ -69,11 +70,11 @@ class NewWrites:
 
 
 class Unfit(Exception):  # noqa: N818, no fault
-    """A value does not fit its column."""
+    """A value does not fit its column, or a change lacks its sequence number."""
 
 
 class Registers:
-    """The registers of a table that keeps the latest version of a cell and is ordered by commit."""
+    """The registers of a table that keeps the latest version of a cell."""
 
     def __init__(self, definition: TableDefinition, ids: ColumnIds | None = None) -> None:
         """`ids` None: those of a new table."""
@@ -83,7 +84,7 @@ class Registers:
         self._since = tolerated(definition, ids)
         self._column_slots = [ids.by_name[column.name] for column in definition.columns]
         self._family_slots = [ids.families[family] for family in self._families]
-        self._keeps_unmapped = definition.keep_unmapped
+        self._keeps_unmapped, self._order_by = definition.keep_unmapped, definition.order
         self._qualifiers = list(dict.fromkeys(column.qualifier for column in self._columns))
         # The last line and the last column are those of unknown names.
         self._of_cell = np.full((len(self._families) + 1, len(self._qualifiers) + 1), _NONE)
@@ -135,7 +136,9 @@ class Registers:
                     raise Unfit(column.name)
                 is_even[indexes[misfits]] = False
             of_column.append(read)
-        orders = _orders(changes["order_position"].combine_chunks(), changes)
+        orders = _orders(
+            _rank_of_changes(self._order_by, changes), changes["order_position"].combine_chunks()
+        )
         kept = np.nonzero(is_write)[0]
         writes = Writes(
             *(rows[change[kept]], register[kept], change[kept], entry[kept], is_set[kept]),
@@ -183,15 +186,24 @@ class Registers:
         return (
             Writes(
                 *(rows[row], register, number[at_writes], everything[at_writes], wide[at_writes]),
-                *(times[at_writes], row, _orders(_elements(states, "orders"))),
+                *(times[at_writes], row, self._orders_of(_elements(states, "orders"))),
                 values,
             ),
             np.concatenate([uneven, rows[hidden]]),
         )
 
+    def _orders_of(self, stored: pa.StructArray) -> Numbers:
+        """A line for each stored order. An order that no register has may be null."""
+        if self._order_by is OrderBy.COMMIT:
+            return _orders([pc.struct_field(stored, name) for name in _RANK], stored)
+        numbers = pc.struct_field(stored, "sequence_number").fill_null(_NO_NUMBER).to_pylist()
+        sections = np.frombuffer(b"".join(numbers), ">u8").reshape(-1, SECTIONS)
+        return _orders(_as_rank(sections), stored)
+
     def merged(self, writes: Sequence[Writes], uneven: Flags, horizon: int | None) -> MergedRows:
         """The newest write of each register of even rows, without deletions below the `horizon`."""
         columns, width, rows = len(self._columns), self._width, len(uneven)
+        age = 0 if self._order_by is OrderBy.COMMIT else SECTIONS
         every = _joined(writes, width)
         rank, example = _ranked(every.orders)
         span = 1 + int(every.entry.max(initial=0))
@@ -207,10 +219,10 @@ class Registers:
         of_row[uneven] = _NONE
         is_set = (of_row >= 0) & _at(every.is_set, of_row, absent=False)
         if horizon is not None:
-            is_old = _at(every.orders[every.order, 0], of_row, horizon) < horizon
+            is_old = _at(every.orders[every.order, age], of_row, horizon) < horizon
             of_row[is_old & ~is_set] = _NONE
         slots = self._column_slots, self._family_slots
-        return MergedRows(every, of_row, is_set, rank, example, slots)
+        return MergedRows(every, of_row, is_set, rank, example, slots, age)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +231,7 @@ class MergedRows:
     set a value.
 
     `rank` is that of each order, and `example` is one order of each rank. `slots` are the positions
-    of columns and of families in a stored state.
+    of columns and of families in a stored state. `age` is the place of the age in an order.
     """
 
     writes: Writes
@@ -228,6 +240,7 @@ class MergedRows:
     rank: Numbers
     example: Numbers
     slots: tuple[Sequence[int], Sequence[int]]
+    age: int
 
     @property
     def live(self) -> Numbers:
@@ -240,8 +253,8 @@ class MergedRows:
         return np.nonzero((self.winner >= 0).any(axis=1) & ~self.is_set.any(axis=1))[0]
 
     def newest(self, rows: Numbers) -> Numbers:
-        """The commit timestamp of the newest deletion of each row."""
-        ages = self.writes.orders[self.writes.order, 0]
+        """The age of the newest deletion of each row."""
+        ages = self.writes.orders[self.writes.order, self.age]
         return np.asarray(_at(ages, self.winner[rows], _NONE).max(axis=1, initial=_NONE))
 
     def values(self, rows: Numbers) -> list[pa.Array]:
@@ -263,11 +276,7 @@ class MergedRows:
         index = np.empty_like(ranks)
         np.put_along_axis(index, lined, np.cumsum(is_first, axis=1) - 1, axis=1)
         used = self.writes.orders[self.example[rising[is_first]]]
-        change = type_.field("orders").type.value_type
-        orders = pa.StructArray.from_arrays(
-            [pa.array(used[:, n], change.field(n).type) for n in range(len(_ORDER))],
-            fields=list(change),
-        )
+        orders = _stored_orders(used, type_.field("orders").type.value_type)
         entry = _at(self.writes.entry, winner, _NONE)
         at = _at(self.writes.cell_timestamp, winner, 0)
         none = winner < 0
@@ -291,21 +300,44 @@ class MergedRows:
         )
 
 
-def _orders(positions: pa.StructArray, changes: pa.Table | None = None) -> Numbers:
-    """A line of `_ORDER` for each position. The rank is beside the position, or in `changes`."""
+def _rank_of_changes(order_by: OrderBy, changes: pa.Table) -> Sequence[Any]:
+    """The parts of the ranks of changes, each for all of them. Raises `Unfit`."""
+    if order_by is OrderBy.COMMIT:
+        sequence = pc.struct_field(changes["transaction"].combine_chunks(), _RANK[-1])
+        return [*(changes[name].combine_chunks() for name in _RANK[:-1]), sequence]
+    numbers = changes["change_sequence_number"]
+    if numbers.null_count:
+        raise Unfit("change_sequence_number")
+    sections = [sections_of(number) for number in numbers.to_pylist()]
+    return _as_rank(np.array(sections, np.uint64).reshape(-1, SECTIONS))
 
-    def rank(name: str) -> Any:
-        if changes is None:
-            return pc.struct_field(positions, name)
-        if name == "record_sequence":
-            return pc.struct_field(changes["transaction"].combine_chunks(), name)
-        return changes[name].combine_chunks()
 
-    parts = [
-        *map(rank, _RANK),
-        *(pc.struct_field(positions, name) for name in _ORDER[len(_RANK) :]),
-    ]
-    return np.stack([_numbers(part, 0) for part in parts], axis=1)
+def _as_rank(sections: NDArray[Any]) -> Sequence[Any]:
+    """Sections as the parts of ranks. Their order is that of numbers with a sign."""
+    signed = (sections.astype(np.uint64) ^ _SIGN).view(np.int64)
+    return [pa.array(part) for part in signed.T]
+
+
+def _orders(rank: Sequence[Any], positions: pa.StructArray) -> Numbers:
+    """A line for each order: the parts of its rank and of its position. A part may be null."""
+    of_position = (pc.struct_field(positions, name) for name in OrderPosition._fields)
+    return np.stack([_numbers(part, 0) for part in (*rank, *of_position)], axis=1)
+
+
+def _stored_orders(orders: Numbers, type_: pa.StructType) -> pa.StructArray:
+    """The stored forms of orders, of this type."""
+    rank, position = np.hsplit(orders, [-len(OrderPosition._fields)])
+    if type_.names[0] == _RANK[0]:
+        parts = [pa.array(part) for part in rank.T]
+    else:
+        numbers = (rank.view(np.uint64) ^ _SIGN).astype(">u8").tobytes()
+        size = len(_NO_NUMBER)
+        parts = [
+            pa.array([numbers[n : n + size] for n in range(0, len(numbers), size)], pa.binary())
+        ]
+    parts += [pa.array(part) for part in position.T]
+    arrays = [part.cast(field.type) for part, field in zip(parts, type_, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=list(type_))
 
 
 def _ranked(orders: Numbers) -> tuple[Numbers, Numbers]:

@@ -22,7 +22,7 @@ from connector.engine.schema import OF_CHANGE
 from connector.engine.values import Flags, Numbers, arrow_type
 from connector.lake.changelog_changes import change_of
 from connector.lake.checks import table_error
-from connector.lake.column_merge import MergedRows, Registers, Unfit, Writes
+from connector.lake.column_merge import MergedRows, Registers, Unfit
 from connector.lake.folds import Fold, fold, fold_tombstones
 from connector.lake.kept import Kept
 from connector.lake.small_files import (
@@ -156,15 +156,14 @@ def _merged(
 ) -> tuple[list[FileRows], list[_Rows]]:
     """The rows of the table that go, and those that come."""
     definition, before = task.definition, task.before
-    replaces, uneven = False, np.ones(len(keys.values), np.bool_)
-    registers, writes = Registers(definition, task.ids), list[Writes]()
-    if definition.order is OrderBy.COMMIT:
-        new = registers.of_changes(changes, keys.of_change)
-        writes.append(new.writes)
-        uneven[:] = False
-        uneven[new.uneven] = True
+    registers, uneven = Registers(definition, task.ids), np.zeros(len(keys.values), np.bool_)
+    new = registers.of_changes(changes, keys.of_change)
+    writes = [new.writes]
+    uneven[new.uneven] = True
+    replaces = new.replaces and not before.has_residual and definition.order is OrderBy.COMMIT
+    if replaces:
         oldest = pc.min(plain(changes["commit_timestamp"])).as_py()
-        replaces = new.replaces and not before.has_residual and oldest > before.highest_applied
+        replaces = oldest > before.highest_applied
     _check_uneven(task, changes, keys, uneven)
     columns = [column.name for column in definition.columns]
     names = () if replaces else (*columns, STATE)
@@ -172,14 +171,13 @@ def _merged(
     old = list[_Old]()
     if not replaces:
         old = [*_of_rows(definition, file_rows), *_of_tombstones(task, tombstones, wanted)]
-    if writes:
-        for stored in old:
-            of_states, others = registers.of_states(stored.states, stored.values, stored.keys)
-            writes.append(of_states)
-            uneven[others] = True
-        _check_uneven(task, changes, keys, uneven)
+    for stored in old:
+        of_states, others = registers.of_states(stored.states, stored.values, stored.keys)
+        writes.append(of_states)
+        uneven[others] = True
+    _check_uneven(task, changes, keys, uneven)
     rows = list[_Rows]()
-    if writes and not uneven.all():
+    if not uneven.all():
         rows.append(_even_rows(task, keys, wanted, registers.merged(writes, uneven, task.horizon)))
     if uneven.any():
         rows.append(_uneven_rows(task, reader, changes, keys, uneven, old))

@@ -65,7 +65,7 @@ from tests.record_cases import (
 )
 
 LIMITS = Limits(max_clock_skew_s=SKEW_S)
-BRIDGED = replace(
+EVERY_FIELD = replace(
     CHANGE,
     entries=(delete_family(), put("é", cell_timestamp=5), delete_cells(3, 7), delete_cells(4)),
     tie_breaker=-(2**63),
@@ -80,7 +80,7 @@ BRIDGED = replace(
         (OldCell("f", b"q", b"v", -1), OldCell("", b"", b"")),
     ),
 )
-"""What a bridge sends, with values of every size."""
+"""A change outside write streams with every field, and values of every size."""
 
 
 class Batch:
@@ -231,7 +231,7 @@ def test_damaged_bytes(seed: int) -> None:
     """REC-13, ENG-2: flips, cuts, rubbish and numbers that lie."""
     cases = damaged_cases(seed)
     rng = Random(seed)
-    for record in (BRIDGED, ROW, STAGED, HEARTBEAT):
+    for record in (EVERY_FIELD, ROW, STAGED, HEARTBEAT):
         cases += damaged(rng, record, len(tries(2000)))
     assert "damaged" in assert_law(cases)
 
@@ -251,7 +251,7 @@ def test_other_schemas_and_framings(seed: int) -> None:
     assert not decided & {"newer", "head", "null", "id 8", "id 10"}
 
 
-@pytest.mark.parametrize("record", [BRIDGED, ROW, STAGED, HEARTBEAT])
+@pytest.mark.parametrize("record", [EVERY_FIELD, ROW, STAGED, HEARTBEAT])
 def test_a_record_ends_with_its_bytes(record: DataChange | Heartbeat) -> None:
     """ENG-2: of a record that was cut, the next bytes in memory are the rest, or there are none."""
     key, value = kafka_key(record), framed(record, 4)
@@ -378,6 +378,6 @@ def test_a_change_of_a_write_stream_has_its_offset() -> None:
 def test_records_of_every_kind_in_one_batch_keep_their_order(seed: int) -> None:
     cases = [
         Case("mixed", kafka_key(record), framed(record, 4), LATE_MS)
-        for record in [*records_of_every_kind(seed), BRIDGED, HEARTBEAT]
+        for record in [*records_of_every_kind(seed), EVERY_FIELD, HEARTBEAT]
     ]
     Batch(cases, Schemas(), RecordRules(LIMITS, TOPIC_PARTITIONS)).assert_law()

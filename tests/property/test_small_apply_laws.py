@@ -44,6 +44,7 @@ from connector.tables.keys import KEY_TYPES, Key, KeyPart
 from connector.tables.merge import EMPTY, RowState, greatest, join, lift, visible
 from connector.tables.row import RowReader, is_same_row, row_of
 from connector.tables.stored_definition import ColumnIds
+from connector.tables.stored_state import StateForm
 from connector.tables.values import DataType, Encoding, read_value
 from connector.warehouse import bucket_of
 from tests.examples import tries
@@ -176,6 +177,24 @@ class Disk:
         )
         # Spark leaves the residual of all states out if the table promises that there is none.
         assert self.before.has_residual or not self.residual()
+        self.assert_ages(task, merged.tombstones)
+
+    def assert_ages(self, task: SmallApply, actions: Iterable[str]) -> None:
+        """A tombstone has the age of its newest deletion, which the horizon is compared with. It
+        may be a deletion without a register, which the state does not have.
+        """
+        form = StateForm(self.definition, task.ids)
+        nothing = [None] * len(self.definition.columns)
+        for action in actions:
+            path = self.folder / "tombstones" / json.loads(action)["add"]["path"]
+            rows = parquet.read_table(path, partitioning=None)
+            for newest, stored in zip(
+                *(rows[n].to_pylist() for n in ("_newest", STATE)), strict=True
+            ):
+                state = form.read(stored, nothing)
+                orders = [*state.tombstones.values(), *(c.order for c in state.cells.values())]
+                age = max((order.age for order in orders), default=0)
+                assert newest == age or (newest > age and not self.definition.keep_unmapped)
 
     def residual(self) -> int:
         """The number of elements in the residual of all states."""
@@ -596,6 +615,17 @@ def test_a_change_that_does_not_fit_is_left_to_spark(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="None"):
         disk.apply([replace(first, change=replace(first.change, entries=(entry,)))])
     assert not any((tmp_path / "disk" / "table").iterdir())
+
+
+def test_a_change_without_a_sequence_number_is_left_to_spark(tmp_path: Path) -> None:
+    """MRG-2: it becomes a dead letter there, if sequence numbers order the table."""
+    (first, *_) = history(Random(1), rows=(b"a",))
+    unnumbered = replace(first, change=replace(first.change, change_sequence_number=None))
+    by_number = Disk(tmp_path / "number", replace(TABLE, order=OrderBy.SEQUENCE_NUMBER))
+    with pytest.raises(AssertionError, match="None"):
+        by_number.apply([unnumbered])
+    assert not any((tmp_path / "number" / "table").iterdir())
+    Disk(tmp_path / "commit", TABLE).apply([unnumbered])
 
 
 def cell(value: bytes, at: int, offset: int, *entries: Entry) -> Delivery:

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+import pyarrow as pa
+import pytest
+
 from benchmarks import cluster
 from benchmarks.__main__ import MISSED, NAMES, page
+from benchmarks.forms import FORMS, TOGETHER, Write
 from benchmarks.report import Figure, figures
+from connector.engine.decode import decode
+from connector.engine.rules import RecordRules
+from connector.records.codec import Schemas, framed
+from connector.records.model import DataChange, Heartbeat, kafka_key
+from connector.sources.changes import POSITION_HEADER, RECORD_HEADER
+from connector.sources.position import SourcePosition
+from connector.validation import Limits
 from tests.documents import ROOT
 
 OUTPUT = """command: python -m benchmarks.sparse
@@ -81,3 +93,50 @@ def test_the_benchmark_of_a_cluster_compares_executors_and_local_cores() -> None
     }
     kept = (ROOT / "docs/reference/performance.md").read_text("utf-8")
     assert [name for name in found if f"| `{name}` |" not in kept] == []
+
+
+TIME = 1_714_475_984_000_000
+TABLES = 3
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_columns_decide_the_records_of_a_load(form: str) -> None:
+    """ENG-2: values and deletions, and heartbeats with their resume tokens."""
+    load, records = FORMS[form](TABLES), list[DataChange | Heartbeat]()
+    for number in range(20):
+        at = TIME + 10 * number
+        writes = [Write(at + row, at + row, row % 4 == 0) for row in range(load.together)]
+        records += [change for change, _ in load.changes(at, writes)]
+        records += [Heartbeat(name, at, load.token()) for name in load.partitions]
+    keys, values = (
+        pa.array(column, pa.binary())
+        for column in zip(*((kafka_key(one), framed(one, 4)) for one in records), strict=True)
+    )
+    arrivals = np.full(len(records), TIME + 10_000)
+    decoded = decode(keys, values, arrivals, RecordRules(Limits(), 4), Schemas())
+    assert decoded.is_decided.all()
+
+
+def test_a_load_in_the_form_of_a_bridge_sends_transactions_over_several_tables() -> None:
+    """ING-2, SRC-7: each declares the number of its changes, which have the places 1 to n."""
+    load = FORMS["bridge"](TABLES)
+    both = [
+        list(load.changes(TIME + n, [Write(n + row, TIME + row, False) for row in range(TOGETHER)]))
+        for n in (0, TOGETHER)
+    ]
+    ids = set()
+    for made in both:
+        changes = [change for change, _ in made]
+        transactions = [change.transaction for change in changes]
+        assert [one and one.record_sequence for one in transactions] == [1, 2, 3, 4, 5]
+        assert {one and one.number_of_records_in_transaction for one in transactions} == {TOGETHER}
+        assert len({change.commit_timestamp for change in changes}) == 1
+        assert len({change.table for change in changes}) == TABLES
+        ids.add(transactions[0] and transactions[0].server_transaction_id)
+    assert len(ids) == len(both)
+    headers = [headers for made in both for _, headers in made]
+    assert {tuple(name for name, _ in of_one) for of_one in headers} == {
+        (RECORD_HEADER, POSITION_HEADER)
+    }
+    assert len({dict(of_one)[RECORD_HEADER] for of_one in headers}) == len(headers)
+    assert SourcePosition.parse(load.token()).time == TIME + TOGETHER
