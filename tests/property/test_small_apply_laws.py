@@ -185,8 +185,9 @@ class Disk:
         """
         form = StateForm(self.definition, task.ids)
         nothing = [None] * len(self.definition.columns)
-        for action in actions:
-            path = self.folder / "tombstones" / json.loads(action)["add"]["path"]
+        added = (json.loads(action).get("add") for action in actions)
+        for add in filter(None, added):
+            path = self.folder / "tombstones" / add["path"]
             rows = parquet.read_table(path, partitioning=None)
             for newest, stored in zip(
                 *(rows[n].to_pylist() for n in ("_newest", STATE)), strict=True
