@@ -120,6 +120,7 @@ class Table:
         self.has_vectors, self.table_id = definition.deletion_vectors, ""
         path_of_positions = paths.positions(paths.warehouse_of_table(path), definition.stream)
         positions = from_text(read_text(spark, path_of_positions))
+        self._first_horizon: int | None = None
         self.position = positions.get(definition.name)
         """How far the table is without a commit (ENG-7)."""
         self._is("")
@@ -367,9 +368,12 @@ class Table:
     def is_vacuum_due(self) -> bool:
         """Whether `compact` has tombstones to remove (TBL-12)."""
         _, state = self.committed()
-        expired_below = self.tombstones.expired_below(state)
+        expired_below, horizon = self.tombstones.expired_below(state), state.horizon or 0
+        if self._first_horizon is None:
+            self._first_horizon = horizon
+        moved = horizon - (expired_below or self._first_horizon)  # 0: never vacuumed
         return expired_below is not None and is_vacuum_due(
-            len(state.attempt_ids), (state.horizon or 0) - expired_below, self._definition.order
+            len(state.attempt_ids), moved, self._definition.order
         )
 
     def vacuum_tombstones(self, between: Between) -> Work | None:
