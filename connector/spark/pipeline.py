@@ -291,8 +291,8 @@ class Pipeline:
     def _clean_table(self, stream: str, name: str, now: int) -> Work:
         """Delete old versions of a table.
 
-        First it deletes the rows of cuts that name these versions. The version that the newest cut
-        of the stream needs stays.
+        First it deletes the rows of cuts that name these versions, and thins out others. The
+        version that the newest cut of the stream needs stays.
         """
         self._record_again(stream)
         before = now - self._config.streams[stream].retention.snapshot_s * 1_000_000
@@ -303,7 +303,7 @@ class Pipeline:
             if name in of_stream
         }
         oldest = {table: version for table, version in versions.items() if version is not None}
-        self._job_log.forget_cuts(stream, oldest, self._kept_cut(stream, now))
+        self._job_log.forget_cuts(stream, oldest, self._kept_cut(stream, now), now)
         kept = self._kept_versions(stream, name, now)
         return self._applies.between(name, partial(self._tables[name].clean, now, kept))
 

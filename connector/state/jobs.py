@@ -13,10 +13,13 @@ from typing import Final
 from connector.errors import TableError
 from connector.errors.tables import cut_expired
 from connector.records.views import OrNull, Shown, Time, Viewed, view_of_time
+from connector.state.maintenance_schedule import HOUR_US, MINUTE_US
 from connector.state.table_state import TableState
 
 RECOMMENDED_OVER_S: Final = 7 * 24 * 60 * 60
 """The period of the applies whose durations count for the recommended `max_staleness`."""
+CUTS_THINNED_AFTER_US: Final = HOUR_US
+"""Of older cuts, one a minute is kept."""
 
 
 def text_of_misfits(before: Mapping[str, int], after: Mapping[str, int]) -> str:
@@ -218,6 +221,16 @@ class CutRecord:
         if is_same or before.to_batch >= self.to_batch:
             return None
         return replace(self, revision=before.revision + (before.merged != self.merged))
+
+
+def thinned_out(recorded: Iterable[int], now: int) -> set[int]:
+    """Return which cuts of a stream are not kept, of those that were recorded at these times (µs):
+    in each minute that ended an hour ago, all but the newest one (TBL-23). The newest cut stays.
+    """
+    times = set(recorded)
+    newest = {at // MINUTE_US: at for at in sorted(times)}
+    old = (now - CUTS_THINNED_AFTER_US) // MINUTE_US
+    return {at for at in times if at // MINUTE_US < old and newest[at // MINUTE_US] != at}
 
 
 def cut_of_another_table(name: str, cut: CutRecord) -> TableError:
