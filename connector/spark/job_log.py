@@ -37,6 +37,7 @@ class JobLog:
     add_jobs: Callable[[Sequence[Job]], None]
     add_cut: Callable[[CutRecord], None]
     newest_cut: Callable[[str], CutRecord | None]
+    cuts: Callable[[str], Sequence[CutRecord]]
     bounds: Callable[[], Mapping[str, int]] = dict
     paces: Callable[[], Mapping[str, int]] = dict
     definitions: DefinitionPorts = field(default_factory=DefinitionPorts)
