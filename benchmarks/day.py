@@ -59,6 +59,8 @@ ROW_BYTES: Final = 60
 DELETES: Final = 0.03
 CUTS_EVERY_S: Final = 10.0
 S_US: Final = 1_000_000
+COMPACTION_US: Final = 3 * S_US
+"""How long a compaction takes in Spark. The next one begins ten times as long after it."""
 METADATA: Final = json.dumps({"lowmark": {"state": "x" * 1_500}})
 """As long as the state of a table in its commits."""
 STATS: Final = json.dumps({"minValues": {"id": "a" * 16}, "maxValues": {"id": "z" * 16}})
@@ -292,7 +294,7 @@ class Day:
                 self.cuts[now] = version
             if compactions.begins(now, lambda: False):
                 self.compact()
-                compactions.ended(now, S_US, sum(file.size for file in self.files))
+                compactions.ended(now, COMPACTION_US, sum(file.size for file in self.files))
             self.log.checkpoint()
             if now >= cleaned_at + CLEAN_APART_US:
                 cleaned_at = now
