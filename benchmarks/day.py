@@ -13,7 +13,7 @@ says. A row has 60 bytes, and a commit the metadata of its size, as in a run of
 
 Cuts are recorded every 10 s. Every five minutes, the real clean-up runs: cuts expire and are
 thinned out, old versions get checkpoints, log files and data files go. So the clock is simulated,
-too. The changelog, the tombstones and the table of cuts are not counted.
+too, and VACUUM is left out. The changelog, the tombstones and the table of cuts are not counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import numpy as np
 
 from benchmarks import machine
 from benchmarks.report import Figure, finish
-from connector.config.settings import VersionRetention
+from connector.config.settings import DEFAULT_FILE_RETENTION_S, VersionRetention
 from connector.config.settings_reader import parse_duration_ms
 from connector.delta_log import log as of_logs
 from connector.delta_log.actions import encoded
@@ -355,7 +355,7 @@ def main() -> int:
     of_logs.time = clock  # type: ignore[assignment]
     root = Path(tempfile.mkdtemp(prefix="lowmark-day-"))
     try:
-        retention = VersionRetention(60, *seconds)
+        retention = VersionRetention(DEFAULT_FILE_RETENTION_S, *seconds)
         day = Day(root / "data", clock, retention, np.random.default_rng(1), chosen.rows)
         day.run(chosen.hours, chosen.rate, chosen.pace)
         sizes = day.sizes()
