@@ -57,6 +57,7 @@ _REGISTRY_URL: Final = Form(
     "http://127.0.0.1:8081",
 )
 DEFAULT_FILE_RETENTION_S: Final = 86_400
+DEFAULT_LOG_RETENTION_S: Final = 3_600
 MIN_RECORDS_FOR_RATIO: Final = 1_000
 """Fewer records are too few for the ratio of rejected ones (DLQ-5, RUN-6)."""
 _LEAST_DEFAULT_SNAPSHOT_RETENTION_S: Final = 3_600
@@ -122,20 +123,26 @@ class RegistryConfig:
 
 @dataclass(frozen=True, slots=True)
 class VersionRetention:
-    """How long a stream keeps files of old versions, and its tables the versions of recorded cuts
-    (TBL-23). The time begins when a newer version is committed.
+    """How long a stream keeps old versions (TBL-23). The time begins when a newer version is
+    committed.
+
+    - `file_s`: the changelog.
+    - `snapshot_s`: its tables, the versions of recorded cuts.
+    - `log_s`: its tables, every version.
     """
 
     file_s: int = DEFAULT_FILE_RETENTION_S
     snapshot_s: int = DEFAULT_FILE_RETENTION_S
+    log_s: int = DEFAULT_LOG_RETENTION_S
 
     @property
     def table_file_s(self) -> int:
-        """How long tables keep files, in seconds.
-
-        It is longer than the rows of cuts that name them, so that a read that has begun can finish.
+        """How long VACUUM keeps the files of tables, in seconds. So it deletes no file that a cut
+        or a version needs. It is longer than the rows of cuts, so that a read that has begun can
+        finish.
         """
-        return max(self.file_s, self.snapshot_s + min(self.snapshot_s // 10, 3_600))
+        cut_s = self.snapshot_s + min(self.snapshot_s // 10, 3_600)
+        return max(self.file_s, cut_s, self.log_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +190,8 @@ class StreamConfig:
       known (WMK-6). Empty: the announced ones.
     - `staging_retention_s`: how long a write stream may have no append before it expires (WRS-21).
     - `changelog_retention_s`: None never deletes batches of the changelog (TBL-15).
-    - `file_retention_s`, `snapshot_retention_s`: how long old versions are kept (TBL-23).
-      `retention` has the values in force.
+    - `file_retention_s`, `snapshot_retention_s`, `log_retention_s`: how long old versions are kept
+      (TBL-23). `retention` has the values in force.
     - `halt_on_first`: stop the stream at the first rejected record (DLQ-5).
     - `incomplete_after_s`: how long tables wait for an incomplete transaction, if they do (ING-2).
       None: `stall_after_s`. `wait_s` has the value in force.
@@ -202,6 +209,7 @@ class StreamConfig:
     staging_retention_s: Annotated[int, _SECOND] = 7 * 86_400
     file_retention_s: Annotated[int, _MINUTE] = DEFAULT_FILE_RETENTION_S
     snapshot_retention_s: Annotated[int, _MINUTE] | None = None
+    log_retention_s: Annotated[int, _MINUTE] = DEFAULT_LOG_RETENTION_S
     stall_after_s: Annotated[int, _SECOND] = 300
     limits: Limits = field(default_factory=Limits)
     unknown_tables: UnknownTables = UnknownTables.KEEP
@@ -236,13 +244,14 @@ class StreamConfig:
 
     @property
     def retention(self) -> VersionRetention:
-        """How long old versions are kept. By default, cuts are kept as long as files, and for at
-        least one hour (TBL-23).
+        """How long old versions are kept. By default, cuts are kept as long as the changelog, and
+        for at least one hour (TBL-23).
         """
         least_s = max(self.file_retention_s, _LEAST_DEFAULT_SNAPSHOT_RETENTION_S)
         return VersionRetention(
             self.file_retention_s,
             least_s if self.snapshot_retention_s is None else self.snapshot_retention_s,
+            self.log_retention_s,
         )
 
 

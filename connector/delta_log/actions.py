@@ -6,9 +6,12 @@ the file with the old vector and adds it with the new one. The actions of one co
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -46,6 +49,13 @@ _OF_FILE: Final = frozenset(
         "deletionVector",
     }
 )
+_RFC_1924: Final = (
+    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+)
+_Z85: Final = (
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+)
+_ID_LENGTH: Final = 20
 _IN_COLUMNS: Final = ('"delta.', '"CURRENT_DEFAULT"')
 """How the metadata of a column uses a feature of Delta."""
 
@@ -64,6 +74,36 @@ class FileId(NamedTuple):
             unquote(action["path"]),
             f"{vector['storageType']}{vector['pathOrInlineDv']}@{offset or 0}" if vector else "",
         )
+
+
+def files_of(id_: FileId, action: Action) -> Iterator[str]:
+    """The file of an action that adds or removes it, and the file of its deletion vector, if it has
+    one below the folder of the table.
+    """
+    yield id_.path
+    vector = action.get("deletionVector")
+    if vector and vector["storageType"] == "u":
+        yield vector_file(vector["pathOrInlineDv"])
+
+
+@lru_cache(maxsize=20_000)
+def vector_file(text: str) -> str:
+    """The file of a deletion vector with this `pathOrInlineDv`, below the folder of the table.
+    Raises `ValueError`.
+    """
+    prefix, id_ = text[:-_ID_LENGTH], uuid.UUID(bytes=decoded(text[-_ID_LENGTH:]))
+    name = f"deletion_vector_{id_}.bin"
+    return f"{prefix}/{name}" if prefix else name
+
+
+def encoded(data: bytes) -> str:
+    """Bytes as text, as in the action of a deletion vector."""
+    return base64.b85encode(data).decode().translate(str.maketrans(_RFC_1924, _Z85))
+
+
+def decoded(text: str) -> bytes:
+    """The bytes of `encoded`. Raises `ValueError`."""
+    return base64.b85decode(text.translate(str.maketrans(_Z85, _RFC_1924)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +156,11 @@ class State:
                 pass
             case _:
                 self.unknown = f"the action {kind}"
+
+    def files(self) -> set[str]:
+        """The files of the version, also those of deletion vectors."""
+        named = (files_of(id_, added.action) for id_, added in self.added.items())
+        return {name for names in named for name in names}
 
     def newest_of(self, app_id: str) -> int:
         """The greatest number that was committed under a name. -1: there is no such commit."""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import parquet
 
-from connector.delta_log.actions import Action, FileId, State
+from connector.delta_log.actions import Action, FileId, State, files_of
 
 CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 """A checkpoint of one file, or a part of one of several. Delta's second form has other names."""
@@ -79,6 +80,15 @@ _RETENTION: Final = "interval 1 week"
 _COMPUTED: Final = frozenset({"stats_parsed", "partitionValues_parsed"})
 
 
+def checkpoints_in(names: Iterable[str]) -> dict[int, list[str]]:
+    """The files of the checkpoints in a log, by version."""
+    parts = dict[int, list[str]]()
+    for name in names:
+        if (match := CHECKPOINT.fullmatch(name)) is not None:
+            parts.setdefault(int(match[1]), []).append(name)
+    return parts
+
+
 def read_checkpoint(
     version: int, parts: Sequence[str], read: Callable[[str], bytes | None]
 ) -> State | None:
@@ -92,7 +102,7 @@ def read_checkpoint(
         if content is None:
             return None
         try:
-            rows = parquet.read_table(BytesIO(content), use_threads=False).to_pylist()
+            rows = _in_force(content)
         except (OSError, ValueError):  # the parts of pyarrow's errors for a damaged file
             return None
         for row in rows:
@@ -101,6 +111,37 @@ def read_checkpoint(
                     _take(state, kind, action)
     state.version = version
     return state
+
+
+def _in_force(content: bytes) -> list[dict[str, Any]]:
+    """The actions in a file of a checkpoint, without the files that were removed. There can be far
+    more of these.
+    """
+    file = parquet.ParquetFile(BytesIO(content))
+    kinds = [name for name in file.schema_arrow.names if name != "remove"]
+    rows = file.read(columns=kinds, use_threads=False)
+    mask: Any = None
+    for kind in kinds:
+        is_there = pc.is_valid(rows[kind])
+        mask = is_there if mask is None else pc.or_(mask, is_there)
+    return list(rows.filter(mask).to_pylist()) if kinds else []
+
+
+def protecting(
+    removed: Mapping[FileId, Action], live: Collection[str], existing: Collection[str]
+) -> list[Action]:
+    """Those of the removed files that protect a file from VACUUM: it exists, and is not one of the
+    files `live` of the newest version. Of a file that was removed often, each time with another
+    deletion vector, the last removal is enough.
+    """
+    last = dict[str, tuple[int, FileId]]()
+    for id_, action in removed.items():
+        at = int(action.get("deletionTimestamp") or 0)
+        for name in files_of(id_, action):
+            if at >= last.get(name, (0, id_))[0]:
+                last[name] = at, id_
+    protect = {id_ for name, (_, id_) in last.items() if name in existing and name not in live}
+    return [action for id_, action in removed.items() if id_ in protect]
 
 
 def _take(state: State, kind: str, action: dict[str, Any]) -> None:

@@ -19,9 +19,10 @@ from typing import Final
 
 from connector.delta_log.actions import Action, FileId, State, lines_of
 from connector.delta_log.checkpoint import (
-    CHECKPOINT,
     checkpoint_file,
     checkpoint_of,
+    checkpoints_in,
+    protecting,
     read_checkpoint,
     removed_after,
     removed_in,
@@ -153,20 +154,15 @@ class Log:
             state = self._state
             if state.version - self._checkpoint < every or state.not_known():
                 return False
-            parts = _checkpoints(self._folder.names())
+            parts = checkpoints_in(self._folder.names())
             self._checkpoint = max(parts, default=-1)
             if state.version - self._checkpoint < every:
                 return False
             state = replace(state, added={**state.added}, transactions={**state.transactions})
             base = self._checkpoint
-        removed = dict[FileId, Action]()
-        for name in parts[base] if base >= 0 else ():
-            removed |= removed_in(self._needed(name))
-        commits = range(base + 1, state.version + 1)
-        removed = removed_after(
-            removed, (lines_of(self._needed(commit_file(number))) for number in commits)
-        )
-        content, count = checkpoint_of(state, removed.values(), time.time_ns() // 1_000_000)
+        removed = self._removed(base, parts.get(base, ()), state.version)
+        protect = protecting(removed, state.files(), self._folder.table_files())
+        content, count = checkpoint_of(state, protect, time.time_ns() // 1_000_000)
         self._folder.write(checkpoint_file(state.version), content)
         hint = {
             "version": state.version,
@@ -178,6 +174,25 @@ class Log:
         with self._lock:
             self._checkpoint = max(self._checkpoint, state.version)
         return True
+
+    def removed(self) -> tuple[set[str], dict[FileId, Action]]:
+        """The files of the newest version, also those of deletion vectors. And the files that were
+        removed before, in this order, as far as the log has them. Raises `LogFileMissingError` if
+        it lacks a commit since the newest checkpoint.
+        """
+        with self._lock:
+            version, live = self.state().version, self._state.files()
+            parts = checkpoints_in(self._folder.names())
+        base = max((number for number in parts if number <= version), default=-1)
+        return live, self._removed(base, parts.get(base, ()), version)
+
+    def _removed(self, base: int, parts: Iterable[str], to: int) -> dict[FileId, Action]:
+        """The files removed up to a version, from a checkpoint and the commits after it."""
+        removed = dict[FileId, Action]()
+        for name in parts:
+            removed |= removed_in(self._needed(name))
+        commits = (self._needed(commit_file(number)) for number in range(base + 1, to + 1))
+        return removed_after(removed, map(lines_of, commits))
 
     def _needed(self, name: str) -> bytes:
         content = self._folder.read(name)
@@ -213,7 +228,7 @@ class Log:
     def _from_beginning(self) -> State:
         """The state of the newest checkpoint, or else that before the first commit."""
         names = self._folder.names()
-        parts = _checkpoints(names)
+        parts = checkpoints_in(names)
         commits = {int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))}
         state, self._last, self._checkpoint = State(), b"", -1
         for version in sorted(parts, reverse=True):
@@ -226,15 +241,6 @@ class Log:
             state.unknown = "a log without its beginning"
             state.version = min(commits) - 1
         return state
-
-
-def _checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
-    """The files of the checkpoints in a log, by version."""
-    parts = dict[int, list[str]]()
-    for name in names:
-        if (match := CHECKPOINT.fullmatch(name)) is not None:
-            parts.setdefault(int(match[1]), []).append(name)
-    return parts
 
 
 def _line(kind: str, action: object) -> str:

@@ -89,6 +89,22 @@ class LocalFolder:
         self._unlink(name)
         self._unlink(f".{name}.crc")
 
+    def table_files(self) -> set[str]:
+        """All files of the table but its log, below its folder, with `/` between names."""
+        root, files = self._path.parent, set[str]()
+        for folder, folders, names in os.walk(root):
+            if Path(folder) == root and self._path.name in folders:
+                folders.remove(self._path.name)
+            below = os.path.relpath(folder, root).replace(os.sep, "/")
+            files |= {name if below == "." else f"{below}/{name}" for name in names}
+        return files
+
+    def delete_of_table(self, name: str) -> None:
+        """Delete a file of `table_files`, if it is there."""
+        path = self._path.parent / name
+        path.unlink(missing_ok=True)
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
     def _unlink(self, name: str) -> None:
         with suppress(FileNotFoundError):
             (self._path / name).unlink()

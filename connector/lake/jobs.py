@@ -17,7 +17,7 @@ from connector.lake.plain_table import open_table
 from connector.lake.small_tables import append, delete, quoted, select
 from connector.state.commits import Commit
 from connector.state.damage import reading
-from connector.state.jobs import MAINTENANCE, CutRecord, Job, JobKind
+from connector.state.jobs import MAINTENANCE, CutRecord, Job, JobKind, thinned_out
 from connector.stored import from_stored
 
 _JOBS: Final = {
@@ -156,22 +156,28 @@ class History:
         return cuts[0] if cuts else None
 
     def forget_cuts(
-        self, stream: str, oldest: Mapping[str, int], but: CutRecord | None = None
+        self,
+        stream: str,
+        oldest: Mapping[str, int],
+        but: CutRecord | None = None,
+        thinned_at: int | None = None,
     ) -> None:
-        """Remove the cuts of a stream with a version below `oldest`, except `but` (TBL-23)."""
-        old = [
-            cut
-            for cut in self.cuts(stream)
+        """Remove the cuts of a stream with a version below `oldest`, except `but`, and those that
+        are thinned out at `thinned_at` (µs), in one commit (TBL-23).
+        """
+        cuts = self.cuts(stream)
+        times = {
+            cut.recorded_at
+            for cut in cuts
             if any(version < oldest.get(name, 0) for name, version in cut.versions.items())
-        ]
-        times = sorted(
-            {cut.recorded_at for cut in old if but is None or cut.recorded_at != but.recorded_at}
-        )
+        }
+        if thinned_at is not None:
+            times |= thinned_out((cut.recorded_at for cut in cuts), thinned_at)
+        if but is not None:
+            times.discard(but.recorded_at)
         if times:
-            delete(
-                self._cuts,
-                f"stream = {quoted(stream)} AND recorded_at IN ({', '.join(map(str, times))})",
-            )
+            listed = ", ".join(map(str, sorted(times)))
+            delete(self._cuts, f"stream = {quoted(stream)} AND recorded_at IN ({listed})")
 
     def _jobs_to_forget(self, now: int) -> str:
         """The SQL condition of jobs that are too old, or too many."""

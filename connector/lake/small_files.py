@@ -7,7 +7,6 @@ protocol. It is in a file of the table, or as text in the commit.
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 import uuid
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 from pyroaring import BitMap64
 
+from connector.delta_log.actions import decoded, encoded, vector_file
 from connector.engine.keys import FileKeys, join_keys
 from connector.engine.schema import STATISTICS
 from connector.engine.values import Numbers, arrow_type
@@ -334,13 +334,6 @@ def keys_with_statistics(definition: TableDefinition) -> list[str]:
 
 _MAGIC: Final = (1681511377).to_bytes(4, "little")
 _VERSION: Final = b"\x01"
-_ID_LENGTH: Final = 20
-_RFC_1924: Final = (
-    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-)
-_Z85: Final = (
-    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-)
 
 
 def read_vector(files: FileSystem, descriptor: Mapping[str, Any]) -> BitMap64:
@@ -350,9 +343,9 @@ def read_vector(files: FileSystem, descriptor: Mapping[str, Any]) -> BitMap64:
     """
     text, kind = descriptor["pathOrInlineDv"], descriptor["storageType"]
     if kind == "i":
-        data = _decoded(text)[: descriptor["sizeInBytes"]]
+        data = decoded(text)[: descriptor["sizeInBytes"]]
     else:
-        name, size = _file_of(text), descriptor["sizeInBytes"]
+        name, size = vector_file(text), descriptor["sizeInBytes"]
         with files.open_input_file(name) as file:
             file.seek(descriptor.get("offset") or 0)
             framed = bytes(file.read(size + 8))
@@ -377,7 +370,7 @@ def write_vectors(files: FileSystem, vectors: Mapping[str, BitMap64]) -> dict[st
         data = _MAGIC + rows.serialize()
         descriptors[name] = {
             "storageType": "u",
-            "pathOrInlineDv": _encoded(id_.bytes),
+            "pathOrInlineDv": encoded(id_.bytes),
             "offset": len(content),
             "sizeInBytes": len(data),
             "cardinality": len(rows),
@@ -386,17 +379,3 @@ def write_vectors(files: FileSystem, vectors: Mapping[str, BitMap64]) -> dict[st
     with files.open_output_stream(f"deletion_vector_{id_}.bin") as file:
         file.write(bytes(content))
     return descriptors
-
-
-def _file_of(text: str) -> str:
-    prefix, id_ = text[:-_ID_LENGTH], uuid.UUID(bytes=_decoded(text[-_ID_LENGTH:]))
-    name = f"deletion_vector_{id_}.bin"
-    return f"{prefix}/{name}" if prefix else name
-
-
-def _encoded(data: bytes) -> str:
-    return base64.b85encode(data).decode().translate(str.maketrans(_RFC_1924, _Z85))
-
-
-def _decoded(text: str) -> bytes:
-    return base64.b85decode(text.translate(str.maketrans(_Z85, _RFC_1924)))

@@ -37,13 +37,14 @@ class JobLog:
     add_jobs: Callable[[Sequence[Job]], None]
     add_cut: Callable[[CutRecord], None]
     newest_cut: Callable[[str], CutRecord | None]
+    cuts: Callable[[str], Sequence[CutRecord]]
     bounds: Callable[[], Mapping[str, int]] = dict
     paces: Callable[[], Mapping[str, int]] = dict
     definitions: DefinitionPorts = field(default_factory=DefinitionPorts)
     last_clean_up: Callable[[str, str], int | None] = lambda table, stream: None
     failed_maintenance: Callable[[str, str], Iterable[JobKind]] = lambda table, stream: ()
-    forget_cuts: Callable[[str, Mapping[str, int], CutRecord | None], None] = (
-        lambda stream, oldest, but: None
+    forget_cuts: Callable[[str, Mapping[str, int], CutRecord | None, int], None] = (
+        lambda stream, oldest, but, now: None
     )
     on_batch: OnBatch = lambda stream, progress, ends, seconds, contents: None
     on_table: Callable[[str, TableState], None] = lambda table, state: None

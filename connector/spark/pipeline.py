@@ -34,7 +34,7 @@ from connector.spark.stream_ingest import StreamIngest
 from connector.spark.turns import Turn
 from connector.state.apply_level import MergeFew
 from connector.state.jobs import CutRecord, Job, JobKind
-from connector.state.maintenance_schedule import LATE_PACES, LOG_BEYOND_S, NEWEST_CUT_KEPT_US
+from connector.state.maintenance_schedule import LATE_PACES, NEWEST_CUT_KEPT_US
 from connector.state.overrides import pace_in_force
 from connector.state.stream_progress import Cut, Progress
 from connector.state.unapplied import BatchContents
@@ -240,8 +240,8 @@ class Pipeline:
             live_bytes=table.size_in_bytes,
         )
         job = Job(JobKind.CLEAN_UP, name, 0, 0)
-        retention_s = self._config.streams[stream].retention.table_file_s
-        return self._maintenance(job, maintained, retention_s)
+        longest_s = self._config.streams[stream].retention.table_file_s
+        return self._maintenance(job, maintained, table.versions_kept_s(), longest_s)
 
     def _upkeep_of_changelog(self, stream: str) -> Maintenance:
         ingest = self._streams[stream]
@@ -257,11 +257,14 @@ class Pipeline:
         retention_s = self._config.streams[stream].retention.file_s
         return self._maintenance(job, maintained, retention_s)
 
-    def _maintenance(self, job: Job, maintained: Maintained, retention_s: int) -> Maintenance:
+    def _maintenance(
+        self, job: Job, maintained: Maintained, retention_s: int, longest_s: int | None = None
+    ) -> Maintenance:
         return Maintenance(
             job,
             maintained,
             retention_s=retention_s,
+            longest_s=longest_s,
             last_clean=partial(self._job_log.last_clean_up, job.table, job.stream),
             last_failed=partial(self._job_log.failed_maintenance, job.table, job.stream),
             add_job=self._applies.add_job,
@@ -291,8 +294,8 @@ class Pipeline:
     def _clean_table(self, stream: str, name: str, now: int) -> Work:
         """Delete old versions of a table.
 
-        First it deletes the rows of cuts that name these versions. The version that the newest cut
-        of the stream needs stays.
+        First it deletes the rows of cuts that name these versions, and thins out others. The
+        version that the newest cut of the stream needs stays.
         """
         self._record_again(stream)
         before = now - self._config.streams[stream].retention.snapshot_s * 1_000_000
@@ -303,22 +306,18 @@ class Pipeline:
             if name in of_stream
         }
         oldest = {table: version for table, version in versions.items() if version is not None}
-        self._job_log.forget_cuts(stream, oldest, self._kept_cut(stream, now))
-        kept = self._kept_versions(stream, name, now)
+        self._job_log.forget_cuts(stream, oldest, self._kept_cut(stream, now), now)
+        kept = self._kept_versions(stream, name)
         return self._applies.between(name, partial(self._tables[name].clean, now, kept))
 
     def _clean_table_log(self, stream: str, name: str, now: int) -> None:
-        kept_s = self._config.streams[stream].retention.table_file_s + LOG_BEYOND_S
-        kept = self._kept_versions(stream, name, now)
-        self._tables[name].clean_log(now - kept_s * 1_000_000, kept)
+        self._tables[name].clean_log(now, self._kept_versions(stream, name))
 
-    def _kept_versions(self, stream: str, name: str, now: int) -> list[int]:
-        """The older version of a table that the newest cut of the stream names, if it is kept."""
-        cut = self._kept_cut(stream, now)
-        version = None if cut is None else cut.versions.get(name)
-        if version is None or self._tables[name].superseded_at(version) is None:
-            return []
-        return [version]
+    def _kept_versions(self, stream: str, name: str) -> list[int]:
+        """The older versions of a table that cuts of the stream name."""
+        newest, _ = self._tables[name].newest()
+        named = {cut.versions.get(name, newest) for cut in self._job_log.cuts(stream)}
+        return sorted(version for version in named if version < newest)
 
     def _kept_cut(self, stream: str, now: int) -> CutRecord | None:
         """The newest cut, if each table was in it less than `NEWEST_CUT_KEPT_US` ago, or is."""
@@ -340,7 +339,7 @@ class Pipeline:
         return ingest.changelog.clean()
 
     def _clean_changelog_log(self, stream: str, now: int) -> None:
-        kept_s = self._config.streams[stream].retention.file_s + LOG_BEYOND_S
+        kept_s = self._config.streams[stream].retention.file_s
         self._streams[stream].changelog.log.clean(now - kept_s * 1_000_000)
 
     def _step(self, what: str, step: str) -> None:

@@ -13,10 +13,13 @@ from typing import Final
 from connector.errors import TableError
 from connector.errors.tables import cut_expired
 from connector.records.views import OrNull, Shown, Time, Viewed, view_of_time
+from connector.state.maintenance_schedule import HOUR_US, MINUTE_US
 from connector.state.table_state import TableState
 
 RECOMMENDED_OVER_S: Final = 7 * 24 * 60 * 60
 """The period of the applies whose durations count for the recommended `max_staleness`."""
+CUTS_KEPT: Final = ((HOUR_US, 10 * MINUTE_US), (6 * HOUR_US, HOUR_US))
+"""Of cuts that are so old, one is kept for each such period."""
 
 
 def text_of_misfits(before: Mapping[str, int], after: Mapping[str, int]) -> str:
@@ -223,6 +226,18 @@ class CutRecord:
         if is_same or before.to_batch >= self.to_batch:
             return None
         return replace(self, revision=before.revision + (before.merged != self.merged))
+
+
+def thinned_out(recorded: Iterable[int], now: int) -> set[int]:
+    """Return which cuts of a stream are not kept, of those that were recorded at these times (µs):
+    all but the newest one of each period of `CUTS_KEPT` (TBL-23). The newest cut stays.
+    """
+    times, gone = set(recorded), set[int]()
+    for age, period in CUTS_KEPT:
+        newest = {at // period: at for at in sorted(times)}
+        old = (now - age) // period
+        gone |= {at for at in times if at // period < old and newest[at // period] != at}
+    return gone
 
 
 def cut_of_another_table(name: str, cut: CutRecord) -> TableError:

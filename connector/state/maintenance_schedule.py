@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,8 +19,6 @@ MINUTE_US: Final = 60_000_000
 HOUR_US: Final = 60 * MINUTE_US
 DAY_US: Final = 24 * HOUR_US
 MIB: Final = 1024 * 1024
-LOG_BEYOND_S: Final = 2 * 86_400
-"""The log is kept so much longer than the files that it names."""
 NEWEST_CUT_KEPT_US: Final = 7 * DAY_US
 """How long the newest cut of a stream is kept, if its tables no longer have it."""
 
@@ -83,6 +82,8 @@ CLEAN_LEAST_FILES: Final = 100
 """Old files are removed if a twentieth of all old files or bytes can be removed, but at least so
 many files or bytes.
 """
+READ_ENDS_US: Final = 10 * MINUTE_US
+"""So long, a version stays after the record of its cut was deleted: a read may have begun."""
 LOG_EVERY: Final = 200
 """The log is cleaned after so many commits, or after an hour with at least one."""
 CHECKSUMS_KEPT: Final = 20
@@ -270,18 +271,42 @@ def is_vacuum_due(attempts: int, moved: int, order: OrderBy) -> bool:
     return attempts >= MOST_ATTEMPTS or moved >= VACUUM_EVERY[order]
 
 
+@dataclass(slots=True)
+class KeptVersions:
+    """The versions of a table that recorded cuts name, and, for `READ_ENDS_US`, those that they
+    named before.
+    """
+
+    _named_at: dict[int, int] = field(default_factory=dict)
+
+    def with_left(self, named: Iterable[int], now: int) -> list[int]:
+        """Return the versions to keep. Cuts name the versions `named` now."""
+        self._named_at |= dict.fromkeys(named, now)
+        self._named_at = {
+            version: at for version, at in self._named_at.items() if now < at + READ_ENDS_US
+        }
+        return sorted(self._named_at)
+
+
 def is_clean_up_due(
-    removed: Sequence[CommitCount], now: int, *, last: int, newest_at: int, retention_s: int
+    removed: Sequence[CommitCount],
+    now: int,
+    *,
+    last: int,
+    newest_at: int,
+    retention_s: int,
+    longest_s: int | None = None,
 ) -> bool:
     """Return whether files of old versions should be removed now. The last time was `last` (µs).
 
     `removed` are the known commits since then. Other processes may have made more. `newest_at` is
-    the time of the newest commit.
+    the time of the newest commit. `longest_s` is how long files of some versions are kept. None: as
+    long as all.
     """
     retention = retention_s * 1_000_000
     if (
         now - last < min(CLEAN_APART_US, retention // CLEAN_APART_OF_RETENTION)
-        or newest_at + retention < last
+        or newest_at + (longest_s or retention_s) * 1_000_000 < last
     ):
         return False
     # Commits of other processes are not counted, so clean regularly.
@@ -296,14 +321,17 @@ def is_clean_up_due(
     )
 
 
-def removable_log_files(names: Iterable[str], first_needed: int | None, newest: int) -> list[str]:
+def removable_log_files(
+    names: Iterable[str], first_needed: int | None, newest: int, kept: Iterable[int] = ()
+) -> list[str]:
     """Return the files of a Delta log that can be removed, oldest version first.
 
-    All versions from `first_needed` on stay readable. With None, all versions stay readable. Delta
-    computes a version from a checkpoint and the commits after it. Both also have the transaction
-    numbers of applications. Therefore the newest checkpoint up to `first_needed` stays, with its
-    commit and all later ones. Of the checksums, only the newest ones stay. All other kinds of files
-    stay.
+    All versions from `first_needed` on stay readable, and older ones in `kept`. With None, all
+    versions stay readable. Delta computes a version from a checkpoint and the commits after it.
+    Both also have the transaction numbers of applications. Therefore the newest checkpoint up to
+    `first_needed` stays, with its commit and all later ones. For a version in `kept`, the newest
+    checkpoint up to it stays, and the commits from it to that which replaced the version. Of the
+    checksums, only the newest ones stay. All other kinds of files stay.
     """
     matches = [match for name in names if (match := _LOG_FILE.fullmatch(name))]
     parts: dict[tuple[int, int], int] = {}
@@ -312,14 +340,21 @@ def removable_log_files(names: Iterable[str], first_needed: int | None, newest: 
         if whole or part:
             key = (int(version), int(parts_count or 1))
             parts[key] = parts.get(key, 0) + 1
-    complete = [version for (version, parts_count), count in parts.items() if count == parts_count]
-    base = max(
-        (version for version in complete if first_needed is not None and version <= first_needed),
-        default=0,
-    )
+    complete = sorted(version for (version, count), those in parts.items() if count == those)
+
+    def base_of(version: int) -> int:
+        count = bisect_right(complete, version)
+        return complete[count - 1] if count else 0
+
+    base = 0 if first_needed is None else base_of(first_needed)
+    needed = set[int]()
+    for version in kept:
+        if version < base:
+            needed |= {*range(base_of(version), version + 2)}
     going = [
         match
         for match in matches
-        if int(match[1]) < base or (match[3] and int(match[1]) <= newest - CHECKSUMS_KEPT)
+        if (int(match[1]) < base and int(match[1]) not in needed)
+        or (match[3] and int(match[1]) <= newest - CHECKSUMS_KEPT)
     ]
     return [match[0] for match in sorted(going, key=lambda match: int(match[1]))]

@@ -131,7 +131,7 @@ class Applying:
     def _pipeline(self, reach: Callable[[str], None], life: ExitStack) -> Pipeline:
         stream, jobs = self.config.streams["s"], Jobs(self.config.warehouse)
         job_log = JobLog(
-            *(jobs.add_jobs, jobs.add_cut, jobs.newest_cut),
+            *(jobs.add_jobs, jobs.add_cut, jobs.newest_cut, jobs.cuts),
             last_clean_up=jobs.last_clean_up,
             failed_maintenance=jobs.failed_maintenance,
             forget_cuts=jobs.forget_cuts,

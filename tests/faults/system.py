@@ -383,6 +383,7 @@ class System:
             add_jobs,
             add_cut,
             jobs.newest_cut,
+            jobs.cuts,
             last_clean_up=jobs.last_clean_up,
             failed_maintenance=jobs.failed_maintenance,
             forget_cuts=jobs.forget_cuts,

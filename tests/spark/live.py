@@ -68,7 +68,7 @@ class Live:
         ports = {"s": ports_of(self.config, self.stream, self.stack)}
         history = History(warehouse_of(self.config))
         job_log = JobLog(
-            *(history.add_jobs, history.add_cut, history.newest_cut),
+            *(history.add_jobs, history.add_cut, history.newest_cut, history.cuts),
             last_clean_up=history.last_clean_up,
             failed_maintenance=history.failed_maintenance,
             forget_cuts=history.forget_cuts,

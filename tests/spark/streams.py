@@ -212,6 +212,16 @@ class Topic:
         ]
 
 
+def with_retention(stream: StreamConfig, seconds: int, log_s: int | None = None) -> StreamConfig:
+    """The stream with a shorter retention of old versions than users may set."""
+    stream = replace(stream)
+    log_s = seconds if log_s is None else log_s
+    kept = {"file_retention_s": seconds, "snapshot_retention_s": seconds, "log_retention_s": log_s}
+    for name, value in kept.items():
+        object.__setattr__(stream, name, value)
+    return stream
+
+
 @dataclass
 class Stream:
     """One stream in a warehouse of its own.

@@ -170,7 +170,7 @@ def test_the_pipeline_copies_the_base_of_a_new_table(stream: Stream) -> None:
         write_rows=write_rows,
         earliest=dict,
     )
-    job_log = JobLog(history.add_jobs, history.add_cut, history.newest_cut)
+    job_log = JobLog(history.add_jobs, history.add_cut, history.newest_cut, history.cuts)
     for _ in range(2):
         Pipeline(stream.spark, config, {"s": ports}, job_log)
         assert shown(stream.table(NEW)).keys() == {"4", "6"}

@@ -8,7 +8,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from random import Random
@@ -34,6 +33,7 @@ from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Work
 from connector.spark.storage.transaction import Transaction
 from connector.state import maintenance_schedule
+from connector.state.maintenance_schedule import HOUR_US
 from tests.property.histories import history
 from tests.spark.streams import (
     STREAM,
@@ -44,6 +44,7 @@ from tests.spark.streams import (
     rows_by_key,
     shown,
     versions,
+    with_retention,
 )
 from tests.spark.test_apply_steps import delete, nasty
 from tests.spark.test_cut import ANNOUNCED, S
@@ -101,7 +102,7 @@ def test_only_unneeded_files_are_removed(spark: SparkSession, tmp_path: Path) ->
     cut names; so it is in a graveyard and in the changelog. The tombstone table of a table that was
     replaced stays for a week.
     """
-    stream, brief = Stream(spark, tmp_path), VersionRetention(2, 2)
+    stream, brief = Stream(spark, tmp_path), VersionRetention(2, 2, 2)
     stream._going_on = stream.changelog(brief)
     stream.topic.send(account("a", 1, name="Ada"), account("b", 2, name="Bob"))
     stream.ingest()
@@ -301,7 +302,7 @@ def test_the_retention_that_is_declared_holds_for_tables_that_exist(
     keeps it, and a reader changes nothing.
     """
     stream, folder = Stream(spark, tmp_path), f"{tmp_path}/tables/accounts"
-    stream._going_on = stream.changelog(VersionRetention(600, 300))
+    stream._going_on = stream.changelog(VersionRetention(600, 300, 300))
 
     def kept(*paths: str) -> list[tuple[str, str, str]]:
         names = (
@@ -316,11 +317,11 @@ def test_the_retention_that_is_declared_holds_for_tables_that_exist(
         ]
 
     def interval(seconds: int) -> tuple[str, str, str]:
-        return f"interval {seconds} seconds", f"interval {seconds + 2 * 86_400} seconds", "false"
+        return f"interval {seconds} seconds", f"interval {seconds} seconds", "false"
 
     stream.topic.send(account("a", 1, name="Ada"), account("b", 2, name="Bob"))
     stream.ingest()
-    stream.apply(stream.table(retention=VersionRetention(600, 300)))
+    stream.apply(stream.table(retention=VersionRetention(600, 300, 300)))
     stream.topic.send(delete("b", 3))
     stream.ingest()
     stream.apply(stream.table())
@@ -330,8 +331,8 @@ def test_the_retention_that_is_declared_holds_for_tables_that_exist(
     stream.table()
     commits = [versions(spark, path) for path in places]
     for _ in range(2):
-        stream.changelog(VersionRetention(300, 1000)).declare()
-        table = stream.table(retention=VersionRetention(300, 1000))
+        stream.changelog(VersionRetention(300, 1000, 300)).declare()
+        table = stream.table(retention=VersionRetention(300, 1000, 300))
     assert kept(*places) == [interval(300), interval(1100), interval(1100)]
     assert [versions(spark, path) for path in places] == [number + 1 for number in commits]
     rebuilt(stream)
@@ -376,7 +377,7 @@ def test_a_log_that_was_cleaned_knows_what_was_committed(
         .collect()
     )
     changelog.log.clean(time.time_ns() // 1000)
-    table.clean_log(time.time_ns() // 1000, [version - 2])
+    table.clean_log(time.time_ns() // 1000 + HOUR_US, [version - 2])
     assert [min(path.name for path in log.glob("0*.json")) for log in logs] > oldest
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     assert (
@@ -463,14 +464,12 @@ def test_batches_that_every_table_covers_are_deleted(spark: SparkSession, tmp_pa
     assert stream.changelog().newest().trimmed_to == 3  # type: ignore[union-attr]
 
 
-def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
+def pipeline_of(stream: Stream, retention_s: int, log_s: int | None = None) -> Pipeline:
     """The pipeline of a stream with one table, as far as maintenance goes: nothing is ingested."""
     config = ConnectorConfig(
         str(stream.folder),
         KafkaConfig("127.0.0.1:1"),
-        streams={
-            "s": replace(STREAM, file_retention_s=retention_s, snapshot_retention_s=retention_s)
-        },
+        streams={"s": with_retention(STREAM, retention_s, log_s)},
         tables={"accounts": definition()},
     )
     ports = IngestPorts(
@@ -488,11 +487,20 @@ def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
         kept.add_jobs,
         kept.add_cut,
         kept.newest_cut,
+        kept.cuts,
         last_clean_up=kept.last_clean_up,
         failed_maintenance=kept.failed_maintenance,
         forget_cuts=kept.forget_cuts,
     )
     return Pipeline(stream.spark, config, {"s": ports}, job_log, merge_every_other)
+
+
+def recorded_at_once(pipeline: Pipeline, stream: Stream) -> None:
+    """Record the cut that the tables have reached."""
+    pipeline._record(
+        "s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s), {}
+    )
+    pipeline._record_reached(at_once=True)
 
 
 def now_us() -> int:
@@ -525,9 +533,7 @@ def test_the_newest_cut_stays_and_older_ones_are_deleted_before_their_files(
         stream.topic.send_everywhere(Heartbeat("p", at * S))
         stream.ingest()
         stream.apply(table)
-        pipeline._record(
-            "s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s), {}
-        )
+        recorded_at_once(pipeline, stream)
     assert [cut.low_watermark for cut in history_.cuts("s")] == [20 * S + 1, 10 * S + 1]
     assert (amounts(), amounts(15 * S, now=began)) == ({"a": 20}, {"a": 10})
     for at in (30, 40):

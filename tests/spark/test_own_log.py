@@ -5,6 +5,7 @@ with deltalake and with DuckDB, over drawn sequences of commits (ENG-5).
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from itertools import chain, repeat
 from pathlib import Path
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from connector.delta_log.actions import FileId
 from connector.delta_log.log import CHECKPOINT_EVERY, Log
+from connector.delta_log.old_versions import OldVersions
 from connector.delta_log.put import LocalFolder
 from connector.errors import TableError
 from connector.lake.checks import check_files
@@ -35,6 +37,7 @@ from connector.spark.storage.files import (
 from connector.spark.storage.table import Table
 from connector.state import maintenance_schedule
 from connector.state.log_damage import commit_file
+from connector.state.maintenance_schedule import removable_log_files
 from tests.examples import tries
 from tests.golden.test_foreign_readers import delta_extension
 from tests.spark.streams import Stream, account, definition, shown
@@ -62,6 +65,7 @@ class Lake:
         )
         self.folder = LocalFolder(f"{path}/_delta_log")
         self.log, self.rows, self.number = Log(self.folder), dict[str, int](), 0
+        self.old, self.cuts = OldVersions(self.folder, self.log), dict[int, dict[str, int]]()
 
     def sql(self, text: str) -> None:
         self.spark.sql(text.format(quoted(self.path))).collect()
@@ -112,6 +116,7 @@ class Lake:
 
     def vacuums(self) -> None:
         vacuum(self.spark, self.path)
+        self.cuts.clear()
 
     def sets_property(self) -> None:
         self.sql(f"ALTER TABLE {{}} SET TBLPROPERTIES ('lake.owner' = '{self.rng.random()}')")
@@ -136,18 +141,36 @@ class Lake:
         for name in names:
             if name[:20].isdigit() and int(name[:20]) < max(of_checkpoint, default=0):
                 self.folder.delete(name)
+                self.cuts.pop(int(name[:20]), None)
+
+    def keeps_cut(self) -> None:
+        """Keep the newest version, as one that a recorded cut names."""
+        self.cuts[self.log.state().version] = {**self.rows}
+
+    def forgets_versions(self) -> None:
+        """Remove what neither the newest version needs, nor a kept one."""
+        if self.rng.random() < 0.3:
+            self.cuts = dict(self.rng.sample([*self.cuts.items()], len(self.cuts) // 2))
+        time.sleep(0.002)
+        newest = self.log.state().version
+        self.old.settle([version for version in self.cuts if version < newest])
+        for name in removable_log_files(self.folder.names(), newest, newest, self.cuts):
+            self.folder.delete(name)
+        self.old.delete_unneeded(self.cuts.keys(), time.time_ns() // 1_000)
 
     def forgets(self) -> None:
         """Begin as a new process."""
         scala_object(delta(self.spark), "DeltaLog").clearCache()
         if self.rng.random() < 0.5:
             self.log = Log(self.folder)
+            self.old = OldVersions(self.folder, self.log)
 
     def steps(self) -> list[Callable[[], None]]:
         others = [self.by_spark, self.deletes, self.optimizes, self.purges, self.vacuums]
         others += [self.sets_property, self.by_deltalake, self.checkpoints]
         others += [self.checkpoints_by_spark, self.checkpoints_by_deltalake, self.cleans_log]
-        return [self.by_lowmark] * 8 + [self.forgets, self.lists_files] * 2 + others
+        of_cuts = [self.keeps_cut, self.forgets_versions] * 4
+        return [self.by_lowmark] * 8 + [self.forgets, self.lists_files] * 2 + others + of_cuts
 
     def check(self) -> None:
         """All see the same table."""
@@ -182,6 +205,11 @@ class Lake:
             connection.execute(f"LOAD '{delta_extension()}'")
             found = connection.execute(f"SELECT id, value FROM delta_scan('{self.path}')")
             assert dict(found.fetchall()) == self.rows
+        for version, rows in self.cuts.items():
+            of_spark = self.spark.read.option("versionAsOf", version).format("delta")
+            assert dict(map(tuple, of_spark.load(self.path).collect())) == rows
+            at_cut = DeltaTable(self.path, version=version)
+            assert dict(query_rows(at_cut, "SELECT id, value FROM t")) == rows
 
 
 def test_own_log_is_what_every_reader_reads(spark: SparkSession, tmp_path: Path, seed: int) -> None:

@@ -49,6 +49,7 @@ from tests.spark.streams import (
     definition,
     job_count,
     versions,
+    with_retention,
 )
 from tests.spark.test_apply_steps import delete
 
@@ -203,9 +204,7 @@ def test_maintenance_between_applies_changes_nothing(
         ("CLEAN_APART_US", 0),
     ):
         monkeypatch.setattr(maintenance_schedule, name, value)
-    monkeypatch.setattr(
-        Live, "stream", replace(live.stream, file_retention_s=2, snapshot_retention_s=2)
-    )
+    monkeypatch.setattr(Live, "stream", with_retention(live.stream, 2))
     said: list[str] = []
     for at in range(1, 5):
         gone = [delete(f"c{at - 1}", at)] if at > 1 else []

@@ -140,7 +140,10 @@ def pipeline(
     config = ConnectorConfig(
         str(stream.folder), kafka, streams={"s": stream.config}, tables=by_name
     )
-    job_log = JobLog(lambda job: None, cuts.append, lambda name: cuts[-1] if cuts else None)
+    job_log = JobLog(
+        *(lambda job: None, cuts.append),
+        *(lambda name: cuts[-1] if cuts else None, lambda name: cuts[::-1]),
+    )
     return Pipeline(
         *(stream.spark, config, {"s": stream.process()._ports}, job_log),
         merge_every_other,

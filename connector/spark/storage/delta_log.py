@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector.config.storage import is_local
 from connector.delta_log.log import Log, LogFileMissingError, NotNewestError
+from connector.delta_log.old_versions import OldVersions
 from connector.delta_log.put import LinksUnsupportedError, LocalFolder
 from connector.errors.tables import concurrent_write, files_unreadable
 from connector.spark.jvm import GONE
@@ -67,6 +68,7 @@ class DeltaLog(Commits):
         located = self._files.makeQualified(self._folder)
         self._local = None if self._is_remote else LocalFolder(str(located.toUri().getPath()))
         self._log = None if self._local is None else Log(self._local)
+        self._old = OldVersions(self._local, self._log) if self._local and self._log else None
         self.left_to_delta = ""
         """Why commits of files are made by Delta: what lowmark's own writer does not know."""
         self._version = -1
@@ -266,18 +268,57 @@ class DeltaLog(Commits):
         count = bisect_right(versions, at, key=lambda number: self.existing(number).committed_at)
         return versions[count - 1] if count else None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether lowmark knows the table completely, and deletes its old versions itself."""
+        return self._old_versions() is not None
+
+    def files_of(self, versions: Collection[int]) -> set[str] | None:
+        """The files of versions, below the folder of the table. None: the table is in a store, or
+        lowmark does not know it completely.
+        """
+        if (old := self._old_versions()) is None:
+            return None
+        with self._explained("read"):
+            return old.files(versions)
+
+    def delete_unneeded(self, before: int, readable: Collection[int] = ()) -> int:
+        """Delete the files of the table that no version needs from `before` (microseconds) on, and
+        none in `readable`. Returns their number. 0: only VACUUM can find them, because the table
+        is in a store, or lowmark does not know it completely.
+        """
+        if (old := self._old_versions()) is None:
+            return 0
+        with self._explained("written"):
+            return old.delete_unneeded(readable, before)
+
+    def _old_versions(self) -> OldVersions | None:
+        """The old versions. None: the table is in a store, or not known completely."""
+        if self._log is None:
+            return None
+        with self._explained("read"):
+            return None if self._log.state().not_known() else self._old
+
     def clean(self, before: int, readable: Collection[int] = ()) -> int:
         """Remove log files that are only needed for versions before `before` (microseconds).
         Returns the number of files.
 
-        Earlier versions in `readable` stay readable. The newest commit of lowmark stays: later ones
-        of other programs have no metadata.
+        Earlier versions in `readable` stay readable, and if the table is in a store, or lowmark
+        does not know it completely, all versions after them. The newest commit of lowmark stays:
+        later ones of other programs have no metadata.
         """
-        names = list(self._listed())
         first_needed, own = self.version_at(before), self.newest_of_lowmark()
         if first_needed is not None:
-            first_needed = min([first_needed, *readable, *([] if own is None else [own.version])])
-        removable = removable_log_files(names, first_needed, max(_versions_in(names), default=-1))
+            first_needed = min([first_needed, *([] if own is None else [own.version])])
+            readable = [version for version in readable if version < first_needed]
+            if (old := self._old_versions()) is None:
+                first_needed = min([first_needed, *readable])
+            else:
+                with self._explained("written"):
+                    old.settle(readable)
+        names = list(self._listed())
+        newest = max(_versions_in(names), default=-1)
+        removable = removable_log_files(names, first_needed, newest, readable)
         for name in removable[:_DELETED_AT_ONCE]:
             self._files.delete(self._path_of(self._folder, name), False)
         return len(removable[:_DELETED_AT_ONCE])

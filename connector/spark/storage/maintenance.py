@@ -48,7 +48,6 @@ from connector.spark.storage.transaction import Transaction
 from connector.state.jobs import Job, JobKind
 from connector.state.maintenance_schedule import (
     HOUR_US,
-    LOG_BEYOND_S,
     LOG_EVERY,
     REST_AT_MOST_US,
     CommitCount,
@@ -66,12 +65,13 @@ OWN_LOG_CLEANING: Final = "delta.enableExpiredLogCleanup"
 
 
 def retention_properties(file_s: int) -> dict[str, str]:
-    """The properties of a Delta table that keeps files of old versions for `file_s` seconds, for
-    VACUUM. lowmark cleans the log itself: Delta would not keep what a recorded cut needs.
+    """The properties of a Delta table in which VACUUM deletes no file of a version that was
+    replaced within `file_s` seconds. lowmark cleans the log itself: Delta would not keep what a
+    recorded cut needs.
     """
     return {
         FILE_RETENTION: f"interval {file_s} seconds",
-        LOG_RETENTION: f"interval {file_s + LOG_BEYOND_S} seconds",
+        LOG_RETENTION: f"interval {file_s} seconds",
         OWN_LOG_CLEANING: "false",
     }
 
@@ -119,6 +119,7 @@ class Maintenance:
     repeated without a new reason. The next attempt ends the failure, also if it finds nothing to
     do.
 
+    `retention_s` is how long old versions are kept, and `longest_s`, how long some of them are.
     `job` has the fields of a job except kind, times and outcome. `last_failed` returns the kinds
     whose newest job failed, also of an earlier process. While applies are late (`is_late`, at a
     time in microseconds), `compact` and `clean` wait for a while.
@@ -130,6 +131,7 @@ class Maintenance:
         maintained: Maintained,
         *,
         retention_s: int,
+        longest_s: int | None = None,
         last_clean: Callable[[], int | None],
         last_failed: Callable[[], Iterable[JobKind]] = tuple,
         add_job: Callable[[Job], None],
@@ -138,7 +140,7 @@ class Maintenance:
     ) -> None:
         self._job, self._maintained = job, maintained
         self._subject = {"table": job.table} if job.table else {"stream": job.stream}
-        self._retention_s = retention_s
+        self._retention_s, self._longest_s = retention_s, longest_s
         self._last_clean, self._is_late = last_clean, is_late
         self._last_failed = last_failed
         self._add_job, self._on_event = add_job, on_event
@@ -190,6 +192,7 @@ class Maintenance:
             last=self._cleaned_at,
             newest_at=self._newest_at,
             retention_s=self._retention_s,
+            longest_s=self._longest_s,
         )
         if is_due and self._cleaning.may_begin(now, is_late):
             self._cleaned_at = now
@@ -486,18 +489,25 @@ def forget_versions(
     on_step(f"log {log.path}")
 
 
-def clean(spark: SparkSession, path: str, kept_versions: Collection[int] = ()) -> int:
+def clean(
+    spark: SparkSession,
+    path: str,
+    kept: Collection[int] = (),
+    named: Collection[str] | None = None,
+) -> int:
     """Remove files that are only needed for versions older than the table's retention.
 
-    The files of `kept_versions` stay. It makes no commit. Others may write meanwhile. Returns the
-    number of removed files.
+    The files of the versions `kept` stay. `named` are these files. None: they are not known. It
+    makes no commit. Others may write meanwhile. Returns the number of removed files.
     """
     jvm: Any = spark._jvm
     removable = {row["path"] for row in spark.sql(f"VACUUM {quoted(path)} DRY RUN").collect()}
-    if removable and kept_versions:
+    if removable and kept:
         log, no = log_of(spark, path), none(spark)
         folder = log.dataPath()
-        for version in kept_versions:
+        removable -= {f"{folder.toString()}/{name}" for name in named or ()}
+        # The retention keeps the files of cuts, but not those of the newest one.
+        for version in [max(kept)] if named is None else []:
             for file in log.getSnapshotAt(version, no, no, False).allFiles().collect():
                 removable.discard(f"{folder.toString()}/{unquote(file.path())}")
                 vector = file.deletionVector()

@@ -36,7 +36,7 @@ from connector.spark.storage.files import (
     parsed,
     size_in_bytes,
 )
-from connector.spark.storage.hadoop import bytes_on_disk, names_in, read_text, remove_folder
+from connector.spark.storage.hadoop import bytes_on_disk, read_text, remove_folder
 from connector.spark.storage.layout import (
     BUCKETS_PROPERTY,
     Layout,
@@ -60,7 +60,12 @@ from connector.spark.storage.tombstones import Tombstones, tombstones_state
 from connector.spark.storage.transaction import Transaction, create_table, row_type
 from connector.state.commits import user_metadata
 from connector.state.damage import check_owner, reading
-from connector.state.maintenance_schedule import DAY_US, CommitCount, is_vacuum_due
+from connector.state.maintenance_schedule import (
+    DAY_US,
+    CommitCount,
+    KeptVersions,
+    is_vacuum_due,
+)
 from connector.state.positions import from_text, position_after
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
@@ -82,7 +87,6 @@ from connector.warehouse import bucket_of
 
 _DECLARED: Final = ("max_staleness_s", "block_rows", "on_unreadable")
 """The parts of a definition that may change without a rebuild, and that are stored for readers."""
-TOMBSTONES: Final = "tombstones"
 REPLACED_KEPT_US: Final = 7 * DAY_US
 """How long the tombstone table of a replaced table is kept."""
 KEPT_PROPERTIES: Final = (FILE_RETENTION, LOG_RETENTION, OWN_LOG_CLEANING)
@@ -114,8 +118,10 @@ class Table:
         self.path = paths.data(path)
         self._definition, self._version = definition, 1
         self.log = DeltaLog(spark, self.path)
-        kept = retention or VersionRetention()
-        self._kept: Mapping[str, str] = retention_properties(kept.table_file_s)
+        self._retention = retention or VersionRetention()
+        self._kept: Mapping[str, str] = retention_properties(self._retention.table_file_s)
+        self._vacuum_every_us = min(DAY_US, self._retention.table_file_s * 1_000_000)
+        self._vacuumed_at, self._named = 0, KeptVersions()
         self._declares_kept = retention is not None
         self.has_vectors, self.table_id = definition.deletion_vectors, ""
         path_of_positions = paths.positions(paths.warehouse_of_table(path), definition.stream)
@@ -487,32 +493,46 @@ class Table:
             is_alone=is_alone,
         )
 
-    def clean(self, now: int, kept_versions: Collection[int] = ()) -> Work:
-        """Remove files that only versions older than the table's retention need (TBL-23), except
-        those of `kept_versions`, and the tombstone tables of tables that were replaced long ago.
-        """
-        before = bytes_on_disk(self._spark, self._folder)
-        with self._explained():
-            removed = clean(self._spark, self.path, kept_versions)
-            live = size_in_bytes(self._spark, self.path)
-            if self.tombstones.exist(self.table_state()):
-                removed += clean(self._spark, self.tombstones.path)
-                live += size_in_bytes(self._spark, self.tombstones.path)
-            for name in names_in(self._spark, self._folder, folders=True):
-                path = f"{self._folder}/{name}"
-                if name.startswith(TOMBSTONES) and path != self.tombstones.path:
-                    newest = DeltaLog(self._spark, path).newest()
-                    # A folder without a commit belongs to a rebuild that is about to write it.
-                    if newest is not None and now - newest.committed_at > REPLACED_KEPT_US:
-                        remove_folder(self._spark, path)
-        after = bytes_on_disk(self._spark, self._folder)
-        return Work(removed, max(0, before - after), live, after)
+    def clean(self, now: int, kept: Collection[int] = ()) -> Work:
+        """Remove files that no version needs: none of the log retention, and none of `kept`. And
+        the tombstone tables of tables that were replaced long ago (TBL-23).
 
-    def clean_log(self, before: int, kept_versions: Collection[int] = ()) -> None:
-        """Remove log files that only versions before `before` (µs) need, except `kept_versions`."""
-        self.log.clean(before, kept_versions)
+        Files that only VACUUM finds stay for the file retention. It lists all files. So where the
+        log has the others, it runs only once in that time, or once a day.
+        """
+        size = bytes_on_disk(self._spark, self._folder)
+        before = now - self._retention.log_s * 1_000_000
+        with self._explained():
+            kept = self._named.with_left(kept, now)
+            removed, named = self.log.delete_unneeded(before, kept), self.log.files_of(kept)
+            live = size_in_bytes(self._spark, self.path)
+            if has_tombstones := self.tombstones.exist(self.table_state()):
+                removed += self.tombstones.log.delete_unneeded(before)
+                live += size_in_bytes(self._spark, self.tombstones.path)
+            if named is None or now >= self._vacuumed_at + self._vacuum_every_us:
+                self._vacuumed_at = now
+                removed += clean(self._spark, self.path, kept, named)
+                removed += clean(self._spark, self.tombstones.path) if has_tombstones else 0
+            for path in self.tombstones.of_replaced():
+                newest = DeltaLog(self._spark, path).newest()
+                # A folder without a commit belongs to a rebuild that is about to write it.
+                if newest is not None and now - newest.committed_at > REPLACED_KEPT_US:
+                    remove_folder(self._spark, path)
+        left = bytes_on_disk(self._spark, self._folder)
+        return Work(removed, max(0, size - left), live, left)
+
+    def clean_log(self, now: int, kept: Collection[int] = ()) -> None:
+        """Remove log files that no version needs: none of the log retention, and none of `kept`. If
+        lowmark does not delete its files, all versions of the file retention stay.
+        """
+        before = now - self.versions_kept_s() * 1_000_000
+        self.log.clean(before, self._named.with_left(kept, now))
         if self.tombstones.exist(self.table_state()):
             self.tombstones.log.clean(before)
+
+    def versions_kept_s(self) -> int:
+        """How long every version is kept, in seconds."""
+        return self._retention.log_s if self.log.is_known else self._retention.table_file_s
 
     def erase(self, row_key: bytes, begun_at: int, on_step: Callable[[str], None]) -> None:
         """Remove a row, its tombstones, and all older versions of the table (OPR-2). No apply may
@@ -538,11 +558,9 @@ class Table:
             on_step(f"marked {name}")
             forget_versions(self._spark, self.log, begun_at, on_step)
             self.tombstones.erase(state, where, begun_at, on_step)
-            for folder in names_in(self._spark, self._folder, folders=True):
-                path = f"{self._folder}/{folder}"
-                if folder.startswith(TOMBSTONES) and path != self.tombstones.path:
-                    remove_folder(self._spark, path)
-                    on_step(f"removed {folder}")
+            for path in self.tombstones.of_replaced():
+                remove_folder(self._spark, path)
+                on_step(f"removed {path.rpartition('/')[2]}")
 
     def _is(self, rebuild: str) -> None:
         """Store by which rebuild the table was made. Each rebuild has its own tombstone table, and

@@ -18,6 +18,7 @@ from connector.spark.failures import explained
 from connector.spark.sql import constant
 from connector.spark.storage.delta_log import DeltaLog, set_properties
 from connector.spark.storage.files import all_files
+from connector.spark.storage.hadoop import names_in
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.maintenance import (
     Rewritten,
@@ -51,6 +52,13 @@ class Tombstones:
     def __init__(self, spark: SparkSession, path: str, name: str) -> None:
         self._spark, self.path, self._name = spark, path, name
         self.log = DeltaLog(spark, path)
+
+    def of_replaced(self) -> list[str]:
+        """The tombstone tables beside this one, of tables that were replaced."""
+        folder = self.path.rpartition("/")[0]
+        names = names_in(self._spark, folder, folders=True)
+        paths = [f"{folder}/{name}" for name in names if name.startswith("tombstones")]
+        return [path for path in paths if path != self.path]
 
     def exist(self, table_state: TableState) -> bool:
         """Whether there is a tombstone table."""

@@ -51,6 +51,7 @@ delete_retention = "3d"
 changelog_retention = "0-0 30 0:0:0"
 file_retention = "12h"
 snapshot_retention = "3d"
+log_retention = "2h"
 stall_after = "90s"
 max_clock_skew = 0
 max_record_bytes = 1000
@@ -134,7 +135,7 @@ def test_every_setting_arrives_where_it_belongs() -> None:
         2_592_000,
         90,
     )
-    assert stream.retention == VersionRetention(43_200, 259_200)
+    assert stream.retention == VersionRetention(43_200, 259_200, 7_200)
     assert (stream.unknown_tables, stream.max_dead_letter_ratio, stream.halt_on_first) == (
         UnknownTables.REJECT,
         0.1,
@@ -212,7 +213,25 @@ def test_cuts_are_kept_as_long_as_files_and_an_hour_at_least_by_default(
     assert stream.retention.table_file_s >= snapshot_s
 
 
-@pytest.mark.parametrize("name", ["file_retention", "snapshot_retention"])
+@pytest.mark.parametrize(
+    ("given", "log_s", "file_s"),
+    [
+        ("", 3_600, 90_000),
+        ("log_retention = '2d'", 172_800, 172_800),
+        ("log_retention = '1m'", 60, 90_000),
+        ("file_retention = '5m'\nsnapshot_retention = '5m'", 3_600, 3_600),
+        ("file_retention = '5m'\nsnapshot_retention = '5m'\nlog_retention = '5m'", 300, 330),
+    ],
+)
+def test_every_version_of_a_table_is_kept_for_an_hour_by_default(
+    given: str, log_s: int, file_s: int
+) -> None:
+    """TBL-23, ENG-8: VACUUM keeps the files of all that can be read."""
+    retention = config(f"{SMALLEST}[streams.s]\n{given}\n").streams["s"].retention
+    assert (retention.log_s, retention.table_file_s) == (log_s, file_s)
+
+
+@pytest.mark.parametrize("name", ["file_retention", "snapshot_retention", "log_retention"])
 def test_old_versions_are_kept_for_a_minute_at_least(name: str) -> None:
     """TBL-23: a batch, an apply or a read that takes longer would lose its files."""
     with pytest.raises(ConfigError, match=rf"streams\.s\.{name}.*at least 60 s"):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from connector.delta_log.checkpoint import checkpoint_file, removed_in
 from connector.delta_log.log import CHECKSUMS_KEPT, Log, NotNewestError
 from connector.delta_log.put import LinksUnsupportedError, LocalFolder
 from connector.state.log_damage import commit_file
@@ -32,6 +33,11 @@ METADATA = {
     "createdTime": 1,
 }
 APP = "lowmark/t"
+VECTOR, VECTOR_FILE = (
+    "ab^-aqEH.-t@S}K{vb[*k^",
+    "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin",
+)
+"""The example of Delta's protocol."""
 
 
 class KilledError(Exception):
@@ -74,7 +80,7 @@ def gone(path: str, at: int = 2**62, **others: object) -> dict[str, Any]:
 
 
 def vector(number: int) -> dict[str, Any]:
-    where = {"storageType": "u", "pathOrInlineDv": "ab", "offset": number}
+    where = {"storageType": "u", "pathOrInlineDv": VECTOR, "offset": number}
     return {"deletionVector": {**where, "sizeInBytes": 3, "cardinality": 1}}
 
 
@@ -176,7 +182,7 @@ def test_a_file_is_known_by_its_path_and_its_vector(folder: Path) -> None:
     put(log, 1, add("p=%C3%A9/x"))
     put(log, 2, add("p=é/x", **vector(1)), gone("p=é/x"))
     put(log, 3, gone("p=%C3%A9/x", **vector(1)), add("p=%C3%A9/x", **vector(2)))
-    assert [file.vector for file in log.state().added if file.path == "p=é/x"] == ["uab@2"]
+    assert [file.vector for file in log.state().added if file.path == "p=é/x"] == [f"u{VECTOR}@2"]
     assert len(Log(Disk(folder)).state().added) == 2
 
 
@@ -285,6 +291,7 @@ def test_keys_with_any_line_separator_stay_in_their_line(folder: Path, separator
 def test_a_checkpoint_has_what_is_in_force(folder: Path) -> None:
     """Also what was removed, as long as VACUUM keeps it, over several checkpoints."""
     log = Log(Disk(folder))
+    exist(folder, "a", "b", "c")
     put(log, 1, add("b", **vector(1)), gone("a"))
     assert log.checkpoint(every=2)
     assert not log.checkpoint(every=2)
@@ -307,6 +314,7 @@ def test_a_checkpoint_has_what_is_in_force(folder: Path) -> None:
 def test_the_checkpoint_after_a_failed_one_has_what_was_removed_before(folder: Path) -> None:
     disk = Disk(folder)
     log = Log(disk)
+    exist(folder, "a", "b")
     put(log, 1, add("b"), gone("a"))
     disk.left = 0
     with pytest.raises(KilledError):
@@ -316,9 +324,42 @@ def test_the_checkpoint_after_a_failed_one_has_what_was_removed_before(folder: P
     assert set(removed_paths(folder, 2)) == {"a", "b"}
 
 
-def removed_paths(folder: Path, version: int) -> list[str]:
-    from connector.delta_log.checkpoint import checkpoint_file, removed_in
+def exist(folder: Path, *names: str) -> None:
+    """Make files of the table."""
+    for name in names:
+        (folder.parent / name).parent.mkdir(exist_ok=True)
+        (folder.parent / name).touch()
 
+
+@pytest.mark.parametrize(
+    ("existing", "listed"),
+    [
+        ([], []),
+        (["a"], [("a", 2)]),
+        (["live"], []),
+        ([VECTOR_FILE], [("a", 2)]),
+        (["a", "live", "other"], [("a", 2)]),
+    ],
+)
+def test_a_checkpoint_lists_the_removed_files_that_vacuum_would_find(
+    folder: Path, existing: list[str], listed: list[tuple[str, int]]
+) -> None:
+    """TBL-23: and no others. A table with a commit each second removes 600,000 a day, most of them
+    with the same file and another vector.
+    """
+    log = Log(Disk(folder))
+    put(log, 1, add("a", **vector(1)), add("live", **vector(1)), gone("a"))
+    put(log, 2, add("a", **vector(2)), gone("a", at=2**62 + 1, **vector(1)), add("live"))
+    put(log, 3, gone("a", at=2**62 + 2, **vector(2)), gone("live", **vector(1)))
+    exist(folder, *existing)
+    assert log.checkpoint(every=1)
+    ids = removed_in((folder / checkpoint_file(3)).read_bytes())
+    assert sorted(f"{id_.path} {id_.vector}" for id_ in ids) == [
+        f"{path} u{VECTOR}@{number}" for path, number in listed
+    ]
+
+
+def removed_paths(folder: Path, version: int) -> list[str]:
     content = (folder / checkpoint_file(version)).read_bytes()
     return [file.path for file in removed_in(content)]
 

@@ -28,6 +28,7 @@ from connector.state.jobs import (
     p95_s,
     recommended_bound_s,
     sums_by,
+    thinned_out,
 )
 from connector.state.stream_progress import Progress
 from tests.unit.warehouses import commit
@@ -160,6 +161,69 @@ def test_cuts_are_forgotten_by_the_versions_that_they_name(tmp_path: Path) -> No
     history.forget_cuts("s", {"other": 41, "gone": 9})
     assert history.cuts("s") == [cuts[4]]
     assert history.cuts("s'2") == [other]
+
+
+M, H = 60 * S, 3_600 * S
+NOW = 100 * H
+
+
+@pytest.mark.parametrize(
+    ("recorded", "gone"),
+    [
+        ([], []),
+        ([0, H - 1, H, 2 * H - 1, 2 * H], [0, H]),
+        ([0, 1, 2, H - 1], [0, 1, 2]),
+        ([5, 5, 9, 9], [5]),
+        ([NOW - 7 * H, NOW - 7 * H + 50 * M], [NOW - 7 * H]),
+        ([NOW - 6 * H, NOW - 6 * H + 50 * M], []),
+        ([NOW - 70 * M, NOW - 70 * M + 10], [NOW - 70 * M]),
+        ([NOW - 60 * M, NOW - 60 * M + 10, NOW - 10, NOW], []),
+        ([NOW, NOW + M, NOW + M + 1], []),
+        ([7], []),
+    ],
+)
+def test_old_cuts_are_thinned(recorded: list[int], gone: list[int]) -> None:
+    """TBL-23: after an hour, the newest one of ten minutes is kept, and after six, that of an hour;
+    a single one, and younger ones, are.
+    """
+    assert thinned_out(recorded, NOW) == set(gone)
+
+
+@given(st.lists(st.integers(0, 200 * M)), st.lists(st.integers(0, 300 * M), min_size=1))
+def test_how_often_cuts_are_thinned_does_not_matter(recorded: list[int], nows: list[int]) -> None:
+    """TBL-23: cuts that were thinned meanwhile are those that were thinned at the end; at most one
+    of each hour is left of the oldest ones, never none, and the newest one of all stays.
+    """
+    kept, last = set(recorded), max(nows)
+    for now in sorted(nows):
+        kept -= thinned_out(kept, now)
+    assert kept == set(recorded) - thinned_out(recorded, last)
+    assert {at // H for at in kept} == {at // H for at in recorded}
+    old = [at for at in kept if at // H < (last - 6 * H) // H]
+    assert len(old) == len({at // H for at in old})
+    assert not recorded or max(recorded) in kept
+
+
+def test_a_thinned_cut_leaves_with_all_its_tables(tmp_path: Path) -> None:
+    """TBL-23: in one commit, with those whose versions are too old. Other streams keep theirs."""
+    history = History(str(tmp_path))
+    at = (5 * S, 15 * S, 25 * S, H, NOW - 20, NOW - 10, NOW)
+    cuts = [
+        replace(CUT, low_watermark=n, recorded_at=time, versions={"one": n, "other": 10 * n})
+        for n, time in enumerate(at)
+    ]
+    for cut in (*cuts, replace(cuts[0], stream="s2"), replace(cuts[1], stream="s2")):
+        history.add_cut(cut)
+    log = tmp_path / "_connector/cuts/_delta_log"
+    commits = len([*log.glob("*.json")])
+    history.forget_cuts("s", {"one": 1}, cuts[-1], NOW)
+    assert history.cuts("s") == [cuts[n] for n in (6, 5, 4, 3, 2)]
+    assert len([*log.glob("*.json")]) == commits + 1
+    history.forget_cuts("s", {"one": 1}, cuts[-1], NOW)
+    assert len([*log.glob("*.json")]) == commits + 1, "nothing to do is no commit"
+    history.forget_cuts("s", {"other": 30}, cuts[2])
+    assert history.cuts("s") == [cuts[n] for n in (6, 5, 4, 3, 2)]
+    assert len(history.cuts("s2")) == 2
 
 
 def test_the_history_is_bounded_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

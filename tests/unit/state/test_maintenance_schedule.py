@@ -30,6 +30,7 @@ from connector.state.maintenance_schedule import (
     MIB,
     MINUTE_US,
     MOST_ATTEMPTS,
+    READ_ENDS_US,
     REST,
     SMALL_BYTES,
     TOO_MANY,
@@ -37,6 +38,7 @@ from connector.state.maintenance_schedule import (
     CommitCount,
     Compactions,
     DataFile,
+    KeptVersions,
     is_clean_up_due,
     is_vacuum_due,
     removable_log_files,
@@ -198,6 +200,7 @@ def due(
     last: int = 0,
     newest_at: int | None = None,
     retention_s: int = 3_600,
+    longest_s: int | None = None,
 ) -> bool:
     return is_clean_up_due(
         removed,
@@ -205,6 +208,7 @@ def due(
         last=last,
         newest_at=now if newest_at is None else newest_at,
         retention_s=retention_s,
+        longest_s=longest_s,
     )
 
 
@@ -233,6 +237,16 @@ def test_old_files_are_removed_minutes_apart() -> None:
     assert not due(much, now, last=now - 14_999_999, retention_s=60)
 
 
+def test_a_version_stays_a_little_longer_than_its_cut() -> None:
+    """TBL-23: so that a read that has begun can end."""
+    kept = KeptVersions()
+    assert kept.with_left([7, 3], 0) == [3, 7]
+    assert kept.with_left([7], READ_ENDS_US - 1) == [3, 7]
+    assert kept.with_left([9, 7], READ_ENDS_US) == [7, 9]
+    assert kept.with_left([], 2 * READ_ENDS_US - 1) == [7, 9]
+    assert kept.with_left([], 2 * READ_ENDS_US) == []
+
+
 def test_a_clean_up_is_due_again_after_the_retention() -> None:
     """TBL-23: after a retention, or a day, they are looked for; where nothing happened since, they
     are not.
@@ -246,11 +260,21 @@ def test_a_clean_up_is_due_again_after_the_retention() -> None:
         "all that was removed was old by then"
     )
     assert due([], now, last=now - HOUR_US, newest_at=now - 2 * HOUR_US)
+    last, newest_at = now - HOUR_US, now - 5 * HOUR_US
+    assert due([], now, last=last, newest_at=newest_at, longest_s=4 * 3_600), (
+        "files of cuts are kept for longer"
+    )
+    assert not due([], now, last=last, newest_at=newest_at - 1, longest_s=4 * 3_600)
 
 
 @pytest.mark.parametrize(
     ("file_s", "snapshot_s", "kept_s"),
-    [(86_400, 86_400, 90_000), (600, 300, 600), (300, 300, 330), (60, 864_000, 867_600)],
+    [
+        (86_400, 86_400, 90_000),
+        (6_000, 3_000, 6_000),
+        (3_600, 4_000, 4_400),
+        (60, 864_000, 867_600),
+    ],
 )
 def test_tables_keep_files_longer_than_the_cuts_that_name_them(
     file_s: int, snapshot_s: int, kept_s: int
@@ -311,26 +335,45 @@ def test_an_incomplete_checkpoint_does_not_count() -> None:
     assert len([name for name in whole if name.endswith(".json")]) == 50
 
 
-@given(st.integers(0, 200), st.sets(st.integers(0, 200), max_size=8), st.integers(0, 200))
+@given(
+    st.integers(0, 200),
+    st.sets(st.integers(0, 200), max_size=8),
+    st.integers(0, 200),
+    st.sets(st.integers(0, 200), max_size=4),
+)
 def test_every_version_that_is_needed_can_be_worked_out(
-    newest: int, checkpoints: set[int], needed: int
+    newest: int, checkpoints: set[int], needed: int, kept: set[int]
 ) -> None:
-    """TBL-23: whatever is cleaned, and however often."""
+    """TBL-23: whatever is cleaned, and however often. The commit after a kept version also stays:
+    it says when the version was replaced.
+    """
     names = set(
         log_of(newest, *(checkpoint(version) for version in checkpoints if version <= newest))
     )
     needed = min(needed, newest)
+    kept = {version for version in kept if version <= newest}
     for first_needed in (needed // 2, needed, needed):
-        names -= set(removable_log_files(names, first_needed, newest))
+        names -= set(removable_log_files(names, first_needed, newest, kept))
     commits = {
         int(name[:20])
         for name in names
         if name.endswith(".json") and name[:20].isdigit() and "compacted" not in name
     }
     bases = [version for version in checkpoints if checkpoint(version) in names]
-    for version in range(needed, newest + 1):
+    for version in (*range(needed, newest + 1), *kept):
         base = max((base for base in bases if base <= version), default=0)
         assert set(range(base, version + 1)) <= commits
+        assert version == newest or version + 1 in commits
+
+
+def test_the_commits_between_two_kept_versions_go() -> None:
+    """ENG-8, TBL-23: if each has a checkpoint. With its own commit and the next one."""
+    names = log_of(120, *map(checkpoint, (0, 20, 50, 60, 100)))
+    gone = set(removable_log_files(names, 110, 120, [20, 62]))
+    commits = {version for version in range(121) if f"{version:020}.json" not in gone}
+    assert commits == {20, 21, 60, 61, 62, 63, *range(100, 121)}
+    left = {version for version in (0, 20, 50, 60, 100) if checkpoint(version) not in gone}
+    assert left == {20, 60, 100}
 
 
 def in_time() -> bool:
