@@ -37,12 +37,8 @@ MISSED = "**missed**"
 _FRESH = "[the reasons](../decisions/0030-small-applies-without-spark.md)"
 WHY = {
     "merge_to_ours_partial_8m_rows": "[the reasons](../decisions/0014-sparse-applies.md)",
-    "freshness_bound_2000_table_p95_s": _FRESH,
-    "freshness_bound_2000_jvm_cores": _FRESH,
     "freshness_bound_2000_read_p95_s": _FRESH,
-    "freshness_bound_20_tables_2000_oldest_table_p95_s": "[the reasons]"
-    "(../decisions/0038-rounds-in-memory.md)",
-    "freshness_default_loaded_s": _FRESH,
+    "freshness_bound_8000_table_p95_s": "[the reasons](../decisions/0038-rounds-in-memory.md)",
     "once_new_s": _FRESH,
     "once_nothing_s": _FRESH,
     "idle_silent_cores": _FRESH,

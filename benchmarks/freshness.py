@@ -77,7 +77,10 @@ BARS = {
         "read_p95_s": "<3",
         "jvm_cores": "<1",
     },
+    ("bound", 200): {"table_p95_s": "<1.2"},
+    ("bound", 8_000): {"table_p95_s": "<2.5"},
     ("default", 2_000): {"table_p95_s": "<5"},
+    ("default_20_tables", 2_000): {"oldest_table_p95_s": "<8"},
     ("bound_20_tables", 2_000): {"oldest_table_p50_s": "<2", "oldest_table_p95_s": "<4"},
     ("bound_20_tables_bridge", 2_000): {"oldest_table_p95_s": "<4"},
 }
