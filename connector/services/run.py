@@ -490,6 +490,7 @@ def ports_of(
     from connector.kafka.probe_offsets import first_arrivals, open_transactions
     from connector.kafka.ranges import RangeReader
     from connector.lake.batch_counts import count_rows, count_table
+    from connector.lake.changelog_folds import fold_batches
     from connector.lake.small_files import write_rows
     from connector.spark.ingest.ports import IngestPorts
 
@@ -512,6 +513,7 @@ def ports_of(
         count_table=count_table,
         read_few=lambda offsets, asked_at: ranges.read(offsets.by_partition, asked_at),
         write_rows=write_rows,
+        fold_batches=fold_batches,
         earliest=lambda: topics.beginning_offsets(kafka, describe()),
         schema_by_id=_registry(config, stack),
         closed_partitions=lambda after: overrides.requests(ClosePartition, name, above=after),

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,6 +103,7 @@ class StreamIngest:
             stream.name,
             stream.retention,
             ports.write_rows,
+            ports.fold_batches,
         )
         tables = [table for table in config.tables.values() if table.stream == stream.name]
         self._ingest = Ingest(
@@ -220,14 +222,21 @@ class StreamIngest:
         The new files are written while batches run. They are committed between two batches. Raises
         `WriterConflictError` if the pipeline stops meanwhile: the next one does it.
         """
-        rewritten = self.changelog.rewrite()
-        if rewritten is None:
-            return None
+        done = None
+        if (folded := self.changelog.fold()) is not None:
+            done = self._between(partial(self.changelog.commit_folded, folded), folded.work)
+        if (rewritten := self.changelog.rewrite()) is not None:
+            commit = partial(self.changelog.commit_rewritten, rewritten)
+            done = self._between(commit, rewritten.work) + (done or Work())
+        return done
+
+    def _between(self, commit: Callable[[], None], work: Work) -> Work:
+        """Commit between two batches. Returns the work."""
         with self._in_flight:
             if self._stopping:
                 raise files_changed(self.changelog.path)
-            self.changelog.commit_rewritten(rewritten)
-        return rewritten.work
+            commit()
+        return work
 
     def remove_old_rows(self, covered: int | None, now: int) -> None:
         """Remove the payload of staged rows that expired (WRS-21), and the batches up to `covered`

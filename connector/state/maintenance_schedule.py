@@ -11,9 +11,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final
 
 from connector.records.ordering import OrderBy
+from connector.warehouse import MIXED_SLOT
 
 MINUTE_US: Final = 60_000_000
 HOUR_US: Final = 60 * MINUTE_US
@@ -63,6 +65,10 @@ FOLD_BYTES: Final = 16 * MIB
 """A small apply folds at least so many files with fewer live rows, of at most so many bytes."""
 FOLD_SHARE: Final = 8
 """The largest file of a fold has at most this part of the rows of the others."""
+
+FOLD_BATCHES: Final = 100
+FOLD_BATCHES_BYTES: Final = 64 * MIB
+"""So many files of small batches of a changelog, of at most so many bytes, are moved into slots."""
 
 MOST_ATTEMPTS: Final = 100
 """Tombstones are vacuumed when a commit names so many attempts, of some 45 bytes each."""
@@ -191,6 +197,21 @@ def to_fold(files: Sequence[DataFile]) -> list[int]:
             folded = index
         before += rows[number]
     return rising[:folded]
+
+
+def to_slots(files: Sequence[DataFile]) -> list[int]:
+    """Return the files of small batches of a changelog that are moved into slots together. Empty:
+    they are too few. The files of a changelog are in the order of their commits.
+    """
+    mixed = [
+        number
+        for number, file in enumerate(files)
+        if file.partition == str(MIXED_SLOT) and not file.marked
+    ]
+    if len(mixed) < FOLD_BATCHES:
+        return []
+    sizes = accumulate(files[number].size for number in mixed)
+    return [number for number, size in zip(mixed, sizes, strict=True) if size <= FOLD_BATCHES_BYTES]
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,13 @@ def store(object_store: ObjectStore, spark: SparkSession) -> ObjectStore:
 @pytest.fixture
 def compacts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two small files of one partition are worth a commit."""
-    rules = {"GAIN": 1, "GAIN_OF_LOG": 1, "GAIN_PER_PARTITION": 0, "TIER": 1_000_000}
+    rules = {
+        "GAIN": 1,
+        "GAIN_OF_LOG": 1,
+        "GAIN_PER_PARTITION": 0,
+        "TIER": 1_000_000,
+        "FOLD_BATCHES": 2,
+    }
     for name, value in rules.items():
         monkeypatch.setattr(maintenance_schedule, name, value)
 

@@ -20,6 +20,7 @@ from connector.config.settings import StreamConfig, VersionRetention
 from connector.dead_letters.envelope import DeadLetter, replay_header
 from connector.engine.schema import KAFKA
 from connector.lake.batch_counts import count_rows, count_table
+from connector.lake.changelog_folds import fold_batches
 from connector.lake.plain_table import batches, open_table, rows_in
 from connector.lake.small_apply import merge_few
 from connector.lake.small_files import write_rows
@@ -254,7 +255,9 @@ class Stream:
         return f"{self.folder}/streams/{self.config.name}/changelog"
 
     def changelog(self, retention: VersionRetention | None = None) -> Changelog:
-        return Changelog(self.spark, self.path, self.config.name, retention, write_rows)
+        return Changelog(
+            self.spark, self.path, self.config.name, retention, write_rows, fold_batches
+        )
 
     def publish(self, letters: Iterable[DeadLetter]) -> int:
         before = len(self.letters)
@@ -280,6 +283,7 @@ class Stream:
             count_rows=count_rows,
             count_table=count_table,
             write_rows=write_rows,
+            fold_batches=fold_batches,
             read_few=self._columns,
             earliest=dict,
             schema_by_id=self.schema_by_id,

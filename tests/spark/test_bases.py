@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import TableError
 from connector.lake.batch_counts import count_rows, count_table
+from connector.lake.changelog_folds import fold_batches
 from connector.lake.jobs import History
 from connector.lake.small_files import write_rows
 from connector.records.model import DeleteFamily
@@ -168,6 +169,7 @@ def test_the_pipeline_copies_the_base_of_a_new_table(stream: Stream) -> None:
         count_rows=count_rows,
         count_table=count_table,
         write_rows=write_rows,
+        fold_batches=fold_batches,
         earliest=dict,
     )
     job_log = JobLog(history.add_jobs, history.add_cut, history.newest_cut, history.cuts)

@@ -20,6 +20,7 @@ from connector.config.settings import ConnectorConfig, KafkaConfig, VersionReten
 from connector.errors import TableError, WriterConflictError
 from connector.lake.audit import open_logged
 from connector.lake.batch_counts import count_rows, count_table
+from connector.lake.changelog_folds import fold_batches
 from connector.lake.jobs import History
 from connector.lake.small_files import write_rows
 from connector.records.model import Heartbeat
@@ -61,6 +62,8 @@ def files(spark: SparkSession, path: str) -> int:
 
 
 def compact(changelog: Changelog) -> None:
+    if (folded := changelog.fold()) is not None:
+        changelog.commit_folded(folded)
     rewritten = changelog.rewrite()
     if rewritten is not None:
         changelog.commit_rewritten(rewritten)
@@ -480,6 +483,7 @@ def pipeline_of(stream: Stream, retention_s: int, log_s: int | None = None) -> P
         count_rows=count_rows,
         count_table=count_table,
         write_rows=write_rows,
+        fold_batches=fold_batches,
         earliest=dict,
     )
     kept = History(config.warehouse)

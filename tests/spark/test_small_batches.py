@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from connector.errors import WriterConflictError
 from connector.lake.plain_table import open_table
 from connector.records.codec import CONFLUENT, SINGLE_OBJECT, framed
 from connector.records.model import MAX_TIMESTAMP, Heartbeat, kafka_key
+from connector.spark.storage.changelog_columns import OWN_SLOT
 from connector.validation import Limits
 from connector.warehouse import MIXED_SLOT
 from tests.changes import NEWER_SCHEMA, in_newer_schema
 from tests.property.strategies import RECORDS
 from tests.record_cases import drawn
-from tests.spark.streams import STREAM, Stream, account
+from tests.spark.streams import STREAM, Stream, account, job_count, shown
 
 SEED = 20_261_129
 
@@ -67,6 +69,49 @@ def test_a_small_batch_has_the_rows_and_the_progress_of_a_large_one(
     after = rows_of(few)
     assert after[: len(in_large_one)] == in_large_one
     assert [without_slot(row) for row in after] == [without_slot(row) for row in before]
+
+
+@pytest.mark.usefixtures("compacts_at_once")
+def test_rows_move_to_their_slots_without_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-15, ENG-10: nothing_lost: every column of every row, in the slot that Spark would choose.
+    An apply finds its changes before and after. What was moved twice, or meanwhile, is refused.
+    """
+    stream = Stream(spark, tmp_path, without_jobs=repeat(True))
+    for at in range(1, 5):
+        stream.topic.send(*(account(row, at, name=row) for row in "abc"))
+        stream.topic.send(replace(account("x", at), table="other"), Heartbeat("p", at))
+        stream.topic.raw((b"a", b"no record"))
+        stream.ingest()
+    changelog, jobs = stream.changelog(), job_count(spark)
+    first, second = changelog.fold(), changelog.fold()
+    assert first is not None
+    assert second is not None
+    assert job_count(spark) == jobs
+    assert first.work.files == 0, "four files, and four slots"
+    progress = stream.ingest()
+    own = {
+        (row["kafka_partition"], row["offset"]): row["own"]
+        for row in changelog.rows()
+        .selectExpr("kafka_partition", "offset", f"{OWN_SLOT} AS own")
+        .collect()
+    }
+    before = rows_of(stream)
+    changelog.commit_folded(first)
+    after = rows_of(stream)
+    assert [without_slot(row) for row in after] == [without_slot(row) for row in before]
+    assert {row["slot"] for row in after} == {*own.values()}
+    assert all(row["slot"] == own[row["kafka_partition"], row["offset"]] for row in after)
+    assert stream.changelog().progress() == progress
+    with pytest.raises(WriterConflictError):
+        changelog.commit_folded(second)
+    recent = stream.changelog().recent_changes("t", after=1, to=4)
+    assert recent is not None
+    assert recent.count >= 9
+    table = stream.table()
+    stream.topic.send(account("a", 9, name="new"))
+    stream.ingest()
+    stream.apply(table)
+    assert shown(table) == stream.truth()
 
 
 def rows_of(stream: Stream) -> list[dict[str, Any]]:

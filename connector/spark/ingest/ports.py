@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.spark.ingest.source import Topic
-from connector.spark.storage.changelog import WriteRows
+from connector.spark.storage.changelog import FoldBatches, WriteRows
 from connector.spark.storage.logged_batch import BatchRange
 from connector.state.accepted_losses import AcceptLoss
 from connector.state.batch_counts import BatchRows, CountRows, RowCounts
@@ -52,7 +52,8 @@ class IngestPorts:
     - `read_few` returns the same of a small range, as columns with the names of
       `engine.schema.KAFKA`, in one thread (ENG-4). The second argument is when Kafka was asked for
       the range (µs). None: Spark must read it.
-    - `count_table` counts rows in memory as `count_rows` does, and `write_rows` writes them.
+    - `count_table` counts rows in memory as `count_rows` does, `write_rows` writes them,
+      and `fold_batches` moves those of small batches to their slots.
     - `committed_ends` returns the end of every Kafka partition for a reader of committed records.
     """
 
@@ -62,6 +63,7 @@ class IngestPorts:
     high_watermarks: Callable[[], Mapping[int, int]]
     count_rows: CountRows
     write_rows: WriteRows
+    fold_batches: FoldBatches
     count_table: Callable[[pa.Table, BatchRows], RowCounts]
     earliest: Callable[[], Mapping[int, int]]
     schema_by_id: Callable[[int], str | None] | None = None

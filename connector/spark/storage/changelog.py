@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,7 +25,12 @@ from connector.engine.schema import CHANGELOG, STATISTICS
 from connector.errors import WriterConflictError
 from connector.errors.changelog import checkpoint_foreign
 from connector.errors.kafka import stream_topic_replaced
-from connector.errors.tables import batch_incomplete, changelog_removed, concurrent_write
+from connector.errors.tables import (
+    batch_incomplete,
+    changelog_removed,
+    concurrent_write,
+    files_changed,
+)
 from connector.spark.failures import explained
 from connector.spark.storage.changelog_columns import (
     ERASED,
@@ -52,6 +57,7 @@ from connector.spark.storage.maintenance import (
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table
 from connector.state.commits import user_metadata
 from connector.state.damage import reading
+from connector.state.maintenance_schedule import DataFile, to_compact, to_slots
 from connector.state.stream_progress import FreshnessFile, Progress
 from connector.stored import to_stored
 from connector.warehouse import (
@@ -87,6 +93,26 @@ the action that adds it, as JSON. Raises `TableError`.
 """
 
 
+FoldBatches = Callable[[str, Sequence[str]], tuple[str, ...] | None]
+"""Writes the rows in files of the changelog at a path, as actions of Delta, to one file for each
+slot. Returns the actions that replace the files. None: Spark must do it. Raises `TableError`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Files of small batches, as actions, and the actions that replace them."""
+
+    old: tuple[str, ...]
+    actions: tuple[str, ...]
+
+    @property
+    def work(self) -> Work:
+        added = sum(action.startswith('{"add"') for action in self.actions)
+        size = sum(DataFile.from_action(action).size for action in self.old)
+        return Work(len(self.old) - added, size)
+
+
 class Changelog(ChangelogReader):
     """The changelog of one stream at `path`. One process writes it. Another writer is detected."""
 
@@ -97,11 +123,13 @@ class Changelog(ChangelogReader):
         stream: str,
         retention: VersionRetention | None = None,
         write_rows: WriteRows | None = None,
+        fold_batches: FoldBatches = lambda path, files: None,
     ) -> None:
         """`retention` is that of the configuration. None: the stored one stays. Without
         `write_rows`, no batch can be stored.
         """
         super().__init__(spark, path, stream)
+        self._fold_batches = fold_batches
         self._write_rows = write_rows
         self._retention_s = (retention or VersionRetention()).file_s
         self._declares_retention = retention is not None
@@ -378,11 +406,43 @@ class Changelog(ChangelogReader):
             properties = retention_properties(self._retention_s)
             set_properties(self.spark, self.path, properties, user_metadata(stored))
 
+    def fold(self) -> Folded | None:
+        """Write the rows of small batches to files in their slots, for `commit_folded`, without
+        Spark. None: they are too few, or Spark must do it. Ingest may run meanwhile.
+        """
+        files = self._files()
+        chosen = to_slots([*map(DataFile.from_action, files or ())])
+        if files is None or not chosen:
+            return None
+        old = tuple(files[number] for number in chosen)
+        actions = self._fold_batches(self.path, old)
+        return None if actions is None else Folded(old, actions)
+
+    def _files(self) -> tuple[str, ...] | None:
+        """The files of the newest version, as actions. None: Spark must look for them."""
+        newest = self.log.newest()
+        return () if newest is None else self.log.added(newest.version)
+
+    def commit_folded(self, folded: Folded) -> None:
+        """Replace old files by new ones, in one commit. Call it while there is no ingest. Raises
+        `WriterConflictError` if an old file was replaced meanwhile.
+        """
+        with self._explained():
+            newest = self.log.newest()
+            assert newest is not None
+            files = self.log.added(newest.version)
+            if files is None or not {*folded.old} <= {*files} or newest.stored is None:
+                raise files_changed(self.path)
+            stored = {**newest.stored, "commit": "compacted"}
+            if not self.log.commit_files(newest.version, folded.actions, stored):
+                raise files_changed(self.path)
+
     def rewrite(self) -> Rewritten | None:
         """Write the rows of small files into larger ones, in the slot of each, for
         `commit_rewritten`, if it is worth it (TBL-15). Ingest may run meanwhile.
         """
-        if self._stored_in() is None:
+        files = self._files()
+        if files is not None and not to_compact([*map(DataFile.from_action, files)], is_log=True):
             return None
         with self._explained():
             self.log.list_files()

@@ -16,6 +16,8 @@ from connector.state.maintenance_schedule import (
     CHECKSUMS_KEPT,
     CLEAN_APART_US,
     DAY_US,
+    FOLD_BATCHES,
+    FOLD_BATCHES_BYTES,
     FOLD_BYTES,
     FOLD_FILES,
     FOLD_ROWS,
@@ -44,8 +46,10 @@ from connector.state.maintenance_schedule import (
     removable_log_files,
     to_compact,
     to_fold,
+    to_slots,
 )
 from connector.state.table_state import TableState
+from connector.warehouse import MIXED_SLOT
 from tests.examples import examples
 
 KIB = 1024
@@ -470,6 +474,17 @@ def test_tombstones_are_vacuumed_before_a_commit_names_too_many_attempts() -> No
         assert is_vacuum_due(0, moved, order)
     state = TableState(attempt_ids=dict.fromkeys(range(10**5, 10**5 + 100), "0" * 32))
     assert len(json.dumps(state.to_json("t"), separators=(",", ":"))) < 5_500
+
+
+def test_files_of_small_batches_move_to_slots_when_there_are_many() -> None:
+    """TBL-15, ENG-10: the oldest ones, up to a size. Others, and those with marked rows, stay."""
+    mixed = [DataFile(str(MIXED_SLOT), MIB, 10)] * FOLD_BATCHES
+    others = [DataFile("3", MIB, 10), DataFile(str(MIXED_SLOT), MIB, 10, marked=1)]
+    assert to_slots([*others, *mixed[1:]]) == []
+    most = FOLD_BATCHES_BYTES // MIB
+    assert to_slots([*others, *mixed, *mixed]) == [*range(2, 2 + most)]
+    small = [DataFile(str(MIXED_SLOT), 1, 10)] * FOLD_BATCHES
+    assert to_slots([*small, *others]) == [*range(FOLD_BATCHES)]
 
 
 def test_a_file_is_read_from_the_action_that_adds_it() -> None:
