@@ -75,6 +75,7 @@ def compacts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         "GAIN_PER_PARTITION": 0,
         "TIER": 1_000_000,
         "FOLD_BATCHES": 2,
+        "MARKED_LEAST_BYTES": 0,
     }
     for name, value in rules.items():
         monkeypatch.setattr(maintenance_schedule, name, value)

@@ -71,11 +71,16 @@ def compact(changelog: Changelog) -> None:
 
 @pytest.mark.usefixtures("compacts_at_once")
 @pytest.mark.long
-def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("is_small", [False, True])
+def test_maintenance_changes_no_row(
+    spark: SparkSession, tmp_path: Path, seed: int, *, is_small: bool
+) -> None:
     """TBL-15, TBL-10: nothing_lost, deletes_stay_deleted: between any two applies and batches, and
     who reads sees nothing of it.
     """
-    rng, stream, wanted = Random(seed), Stream(spark, tmp_path), nasty("all", keep_unmapped=True)
+    rng, wanted = Random(seed), nasty("all", keep_unmapped=True)
+    ways = {"without_jobs": repeat(is_small), "without_spark": repeat(is_small)}
+    stream = Stream(spark, tmp_path, **ways)
     deliveries = [d for n in range(40) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
     rng.shuffle(deliveries)
     table, process = stream.table(wanted), stream.process()
@@ -92,8 +97,9 @@ def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: i
             compact(stream.changelog())
             assert (table.table_state(), stream.logged_offsets()) == (before, logged)
             assert files(spark, f"{folder}/tombstones") < tombstones or part == 2
-            assert files(spark, stream.path) < changelog
-            assert files(spark, f"{folder}/data") <= table.layout.buckets
+            assert files(spark, stream.path) < changelog or (is_small and part == 2)
+            # A file with many marked rows is written again alone.
+            assert files(spark, f"{folder}/data") <= (1 + is_small) * table.layout.buckets
     assert rows_by_key(read_table(spark, str(tmp_path), "all").rows, wanted) == stream.truth(wanted)
     stream.apply(stream.table(wanted))
     assert shown(table) == stream.truth(wanted)
@@ -169,7 +175,7 @@ def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(
     """TBL-10, TBL-15: nothing_lost: the commit says what that of the batch does; what was put
     together twice is refused.
     """
-    stream = Stream(spark, tmp_path)
+    stream = Stream(spark, tmp_path, without_jobs=repeat(False))
     for at in (1, 2):
         stream.topic.send(account("a", at, name=str(at)))
         stream.ingest()
