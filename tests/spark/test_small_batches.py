@@ -72,7 +72,9 @@ def test_a_small_batch_has_the_rows_and_the_progress_of_a_large_one(
 
 
 @pytest.mark.usefixtures("compacts_at_once")
-def test_rows_of_small_batches_are_put_into_slots_by_a_fold(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_of_small_batches_are_put_into_slots_by_a_fold(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """TBL-15, ENG-10: nothing_lost: every column of every row, in the slot that Spark would choose.
     An apply finds its changes before and after. A second move of the same files is refused.
     """
