@@ -33,6 +33,7 @@ from connector.spark.ingest.source import batch_range, forget_checkpoint, read_s
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Work
+from connector.state import maintenance_schedule as schedule
 from connector.state.overrides import bounds_in_force
 from connector.state.stream_progress import Progress
 from connector.state.unapplied import BatchContents
@@ -222,9 +223,11 @@ class StreamIngest:
         The new files are written while batches run. They are committed between two batches. Raises
         `WriterConflictError` if the pipeline stops meanwhile: the next one does it.
         """
-        done = None
-        if (folded := self.changelog.fold()) is not None:
-            done = self._between(partial(self.changelog.commit_folded, folded), folded.work)
+        done, least = None, schedule.FOLD_BATCHES
+        while (folded := self.changelog.fold(least)) is not None:
+            commit_folded = partial(self.changelog.commit_folded, folded)
+            done = self._between(commit_folded, folded.work) + (done or Work())
+            least = schedule.FOLD_MORE_BATCHES
         if (rewritten := self.changelog.rewrite()) is not None:
             commit = partial(self.changelog.commit_rewritten, rewritten)
             done = self._between(commit, rewritten.work) + (done or Work())

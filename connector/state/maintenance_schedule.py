@@ -66,9 +66,11 @@ FOLD_BYTES: Final = 16 * MIB
 FOLD_SHARE: Final = 8
 """The largest file of a fold has at most this part of the rows of the others."""
 
-FOLD_BATCHES: Final = 100
-FOLD_BATCHES_BYTES: Final = 64 * MIB
-"""So many files of small batches of a changelog, of at most so many bytes, are moved into slots."""
+FOLD_BATCHES, FOLD_MORE_BATCHES = 100, 20
+FOLD_BATCHES_BYTES: Final = 8 * MIB
+"""From so many files of small batches of a changelog on, their rows are moved into slots. One commit
+moves those of at most so many bytes, and others follow while so many more are left.
+"""
 
 MOST_ATTEMPTS: Final = 100
 """Tombstones are vacuumed when a commit names so many attempts, of some 45 bytes each."""
@@ -199,16 +201,16 @@ def to_fold(files: Sequence[DataFile]) -> list[int]:
     return rising[:folded]
 
 
-def to_slots(files: Sequence[DataFile]) -> list[int]:
+def to_slots(files: Sequence[DataFile], at_least: int) -> list[int]:
     """Return the files of small batches of a changelog that are moved into slots together. Empty:
-    they are too few. The files of a changelog are in the order of their commits.
+    there are fewer than `at_least`. The files of a changelog are in the order of their commits.
     """
     mixed = [
         number
         for number, file in enumerate(files)
         if file.partition == str(MIXED_SLOT) and not file.marked
     ]
-    if len(mixed) < FOLD_BATCHES:
+    if len(mixed) < at_least:
         return []
     sizes = accumulate(files[number].size for number in mixed)
     return [number for number, size in zip(mixed, sizes, strict=True) if size <= FOLD_BATCHES_BYTES]

@@ -62,7 +62,7 @@ def files(spark: SparkSession, path: str) -> int:
 
 
 def compact(changelog: Changelog) -> None:
-    if (folded := changelog.fold()) is not None:
+    if (folded := changelog.fold(2)) is not None:
         changelog.commit_folded(folded)
     rewritten = changelog.rewrite()
     if rewritten is not None:

@@ -85,7 +85,7 @@ def test_rows_of_small_batches_are_put_into_slots_by_a_fold(
         stream.topic.raw((b"a", b"no record"))
         stream.ingest()
     changelog, jobs = stream.changelog(), job_count(spark)
-    first, second = changelog.fold(), changelog.fold()
+    first, second = changelog.fold(2), changelog.fold(2)
     assert first is not None
     assert second is not None
     assert job_count(spark) == jobs

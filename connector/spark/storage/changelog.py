@@ -406,12 +406,13 @@ class Changelog(ChangelogReader):
             properties = retention_properties(self._retention_s)
             set_properties(self.spark, self.path, properties, user_metadata(stored))
 
-    def fold(self) -> Folded | None:
-        """Write the rows of small batches to files in their slots, for `commit_folded`, without
-        Spark. None: they are too few, or Spark must do it. Ingest may run meanwhile.
+    def fold(self, at_least: int) -> Folded | None:
+        """Write the rows of small batches, of so many files at least, to files in their slots, for
+        `commit_folded`, without Spark. None: they are too few, or Spark must do it. Ingest may run
+        meanwhile.
         """
         files = self._files()
-        chosen = to_slots([*map(DataFile.from_action, files or ())])
+        chosen = to_slots([*map(DataFile.from_action, files or ())], at_least)
         if files is None or not chosen:
             return None
         old = tuple(files[number] for number in chosen)

@@ -480,11 +480,11 @@ def test_files_of_small_batches_move_to_slots_when_there_are_many() -> None:
     """TBL-15, ENG-10: the oldest ones, up to a size. Others, and those with marked rows, stay."""
     mixed = [DataFile(str(MIXED_SLOT), MIB, 10)] * FOLD_BATCHES
     others = [DataFile("3", MIB, 10), DataFile(str(MIXED_SLOT), MIB, 10, marked=1)]
-    assert to_slots([*others, *mixed[1:]]) == []
+    assert to_slots([*others, *mixed[1:]], FOLD_BATCHES) == []
     most = FOLD_BATCHES_BYTES // MIB
-    assert to_slots([*others, *mixed, *mixed]) == [*range(2, 2 + most)]
+    assert to_slots([*others, *mixed, *mixed], FOLD_BATCHES) == [*range(2, 2 + most)]
     small = [DataFile(str(MIXED_SLOT), 1, 10)] * FOLD_BATCHES
-    assert to_slots([*small, *others]) == [*range(FOLD_BATCHES)]
+    assert to_slots([*small, *others], FOLD_BATCHES) == [*range(FOLD_BATCHES)]
 
 
 def test_a_file_is_read_from_the_action_that_adds_it() -> None:
