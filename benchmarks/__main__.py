@@ -38,7 +38,6 @@ _FRESH = "[the reasons](../decisions/0030-small-applies-without-spark.md)"
 WHY = {
     "merge_to_ours_partial_8m_rows": "[the reasons](../decisions/0014-sparse-applies.md)",
     "freshness_bound_2000_read_p95_s": _FRESH,
-    "freshness_bound_8000_table_p95_s": "[the reasons](../decisions/0038-rounds-in-memory.md)",
     "once_new_s": _FRESH,
     "once_nothing_s": _FRESH,
     "idle_silent_cores": _FRESH,

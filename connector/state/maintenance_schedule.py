@@ -68,7 +68,7 @@ FOLD_SHARE: Final = 8
 
 FOLD_BATCHES, FOLD_MORE_BATCHES = 100, 20
 FOLD_BATCHES_BYTES: Final = 8 * MIB
-"""From so many files of small batches of a changelog on, their rows are moved into slots. One commit
+"""From so many files of small batches of a changelog on, their rows are moved into slots. A commit
 moves those of at most so many bytes, and others follow while so many more are left.
 """
 
