@@ -49,6 +49,9 @@ def test_a_commit_has_its_time_its_metadata_and_its_files() -> None:
     counts = commit.files
     assert (counts.at, counts.added, counts.removed) == (7000, 1, 2)
     assert (counts.removed_bytes, counts.added_bytes) == (2, 5)
+    timeless = log_of([{"commitInfo": {}}]).at(0)
+    assert timeless is not None
+    assert timeless.committed_at == 0, "its time is not known"
 
 
 @pytest.mark.parametrize(

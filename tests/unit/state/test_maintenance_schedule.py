@@ -476,6 +476,14 @@ def test_tombstones_are_vacuumed_before_a_commit_names_too_many_attempts() -> No
     assert len(json.dumps(state.to_json("t"), separators=(",", ":"))) < 5_500
 
 
+def test_a_file_is_written_again_from_the_share_of_marked_rows_on() -> None:
+    """TBL-15: exactly this share is enough, but one row less is not."""
+    large = 1_000 * MIB
+    marked = round(100 * MARKED)
+    files = [DataFile("", large, 100, count) for count in (marked, marked - 1, 90)]
+    assert sorted(to_compact(files)) == [[0], [2]]
+
+
 def test_files_of_small_batches_move_to_slots_when_there_are_many() -> None:
     """TBL-15, ENG-10: the oldest ones, up to a size. Others, and those with marked rows, stay."""
     mixed = [DataFile(str(MIXED_SLOT), MIB, 10)] * FOLD_BATCHES

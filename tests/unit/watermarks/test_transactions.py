@@ -220,9 +220,11 @@ def test_a_state_continues_after_what_was_acknowledged() -> None:
     assert stored.frontier.low_watermark == 6
 
     again = announced(state=state)
+    assert again.assembler.is_reading_again
     log: list[Record] = [second, first, first, Heartbeat("p", 5)]
     assert read(again, open_, *log) == [], "until all was read again"
     assert read(again, change(1)) == [other, Late(change(1), place(0, 6))]
+    assert not again.assembler.is_reading_again
     assert read(again, Heartbeat("p", 9)) == [whole(open_, at=[(0, 1)])]
 
 
