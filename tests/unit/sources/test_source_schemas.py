@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from connector.records.avro_plan import UnreadableSchemaError
+from connector.sources import schemas
 from connector.sources.model import ForeignRecord, Poison, Row
 from connector.sources.records import AvroFormat, JsonFormat
 from connector.sources.schemas import avro_type, connect_field
@@ -183,3 +184,11 @@ def test_decimals_and_texts_beyond_all_types() -> None:
     assert decimal_text(-12, -2) == b"-1200"
     assert natural_text(b"\xff") == b"/w=="
     assert natural_text([1, "a"]) == b'[1,"a"]'
+
+
+def test_a_schema_has_a_limited_number_of_types() -> None:
+    """SRC-5, poison_is_contained: however flat it is."""
+    most = record(*["long"] * (schemas.MAX_TYPES - 1))
+    assert len(avro_type(json.dumps(most)).parts) == schemas.MAX_TYPES - 1
+    with pytest.raises(UnreadableSchemaError, match="too many types"):
+        avro_type(json.dumps(record(*["long"] * schemas.MAX_TYPES)))
