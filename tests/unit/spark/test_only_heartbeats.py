@@ -45,6 +45,7 @@ class Kafka:
                 "count_rows",
                 "count_table",
                 "write_rows",
+                "fold_batches",
                 "earliest",
             )
         )
