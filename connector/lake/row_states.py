@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from connector import warehouse as paths
@@ -23,13 +23,13 @@ from connector.lake.changelog_changes import (
     truncations_of,
     visible_changes,
 )
-from connector.lake.plain_table import PlainTable, newest_foreign, newest_stored, open_table
+from connector.lake.plain_table import PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
-from connector.lake.state_reader import newer_state
+from connector.lake.state_reader import state_of_version
 from connector.records.ordering import Rank, rank_of
 from connector.records.rejection import Rejection
 from connector.records.views import EPOCH, MICROSECOND
-from connector.state.damage import check_owner, reading
+from connector.state.damage import reading
 from connector.state.table_state import TableState
 from connector.stored import from_stored
 from connector.tables.column_names import STATE
@@ -60,13 +60,9 @@ class RowStates:
         if newest_stored(paths.data(folder)) is not None:
             self.table = open_table(paths.data(folder), table=definition.name)
             self.definition, self._ids = from_properties(self.table.properties)
-            check_owner(
-                *(paths.data(folder), "table", definition.name, self.table.stored),
-                partial(newest_foreign, paths.data(folder)),
+            self.table_state = state_of_version(
+                warehouse, definition.stream, definition.name, self.table
             )
-            with reading(paths.data(folder)):
-                committed = TableState.from_json(self.table.stored)
-            self.table_state = newer_state(warehouse, definition.stream, definition.name, committed)
             if self.table_state.has_tombstones:
                 self._tombstones = _tombstones(folder, self.table)
         changelog = paths.changelog(warehouse, definition.stream)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from connector import warehouse as paths
 from connector.errors.changelog import frontier_missing
-from connector.lake.plain_table import newest_foreign, newest_stored, open_table
+from connector.lake.plain_table import PlainTable, newest_foreign, newest_stored, open_table
 from connector.lake.small_tables import select
 from connector.lake.stores import text_at
 from connector.state.damage import check_owner, reading
@@ -115,7 +115,7 @@ def table_state_of(warehouse: str, stream: str, table: str) -> TableState:
     """The state of a table: that of its newest commit, or its newer position. Without a table, it
     is that of one without an apply.
     """
-    return newer_state(warehouse, stream, table, committed_state_of(warehouse, table))
+    return _newer_state(warehouse, stream, table, committed_state_of(warehouse, table))
 
 
 def committed_state_of(warehouse: str, table: str) -> TableState:
@@ -126,10 +126,18 @@ def committed_state_of(warehouse: str, table: str) -> TableState:
         return TableState() if metadata is None else TableState.from_json(metadata)
 
 
-def newer_state(warehouse: str, stream: str, table: str, committed: TableState) -> TableState:
-    """The newer one of the state of a table's newest commit, which was read before, and its
-    position (ENG-7).
+def state_of_version(warehouse: str, stream: str, name: str, table: PlainTable) -> TableState:
+    """As `table_state_of`, of the version of a table that is open. A position counts for each
+    version with its rows (ENG-7).
     """
+    check_owner(table.path, "table", name, table.stored, partial(newest_foreign, table.path))
+    with reading(table.path):
+        committed = TableState.from_json(table.stored)
+    return _newer_state(warehouse, stream, name, committed)
+
+
+def _newer_state(warehouse: str, stream: str, table: str, committed: TableState) -> TableState:
+    """The newer one of the state of a table's commit, which was read before, and its position."""
     position = from_text(text_at(paths.positions(warehouse, stream))).get(table)
     return committed if position is None else position.of_newest(committed)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from connector import warehouse as paths
@@ -22,7 +21,7 @@ from connector.reports.stream_status import NONE_OPEN, OpenLetters
 from connector.services.local_spark import session_of
 from connector.services.status import open_letters_of
 from connector.services.warehouses import check_logs, naming_damage, warehouse_of
-from connector.state.damage import check_owner, reading
+from connector.state.damage import reading
 from connector.state.jobs import Job, cut_of_another_table
 from connector.state.overrides import bound_in_force, check_bound
 from connector.state.table_state import TableState
@@ -153,13 +152,9 @@ def plain_version(
 
 
 def _state_of(config: ConnectorConfig, table: PlainTable, name: str) -> TableState:
-    from connector.lake.plain_table import newest_foreign
-    from connector.lake.state_reader import newer_state
+    from connector.lake.state_reader import state_of_version
 
-    check_owner(table.path, "table", name, table.stored, partial(newest_foreign, table.path))
-    with reading(table.path):
-        committed = TableState.from_json(table.stored)
-    return newer_state(warehouse_of(config), config.tables[name].stream, name, committed)
+    return state_of_version(warehouse_of(config), config.tables[name].stream, name, table)
 
 
 def _as_applied(

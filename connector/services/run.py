@@ -338,14 +338,12 @@ class _Run:
                     self.counter.add("applies")
 
         return JobLog(
-            *(
-                add_jobs,
-                history.add_cut,
-                history.newest_cut,
-                history.cuts,
-                overrides.bounds,
-                overrides.paces,
-            ),
+            add_jobs,
+            history.add_cut,
+            history.newest_cut,
+            history.cuts,
+            overrides.bounds,
+            overrides.paces,
             definitions=DefinitionPorts(
                 overrides.columns,
                 lambda settled: overrides.settle(settled, now_us(), who()),

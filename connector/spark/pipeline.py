@@ -428,7 +428,11 @@ def _record_of(
 ) -> CutRecord:
     """The record of a cut that these tables show, without its revision."""
     return CutRecord(
-        *(stream, low_watermark, batch, 0, sum(state.merged for _, state in tables.values())),
+        stream=stream,
+        low_watermark=low_watermark,
+        to_batch=batch,
+        revision=0,
+        merged=sum(state.merged for _, state in tables.values()),
         recorded_at=now,
         versions={name: version for name, (version, _) in tables.items()},
         attempts={name: state.attempt_id for name, (_, state) in tables.items()},

@@ -147,10 +147,13 @@ def to_compact(files: Sequence[DataFile], *, is_log: bool = False) -> list[list[
         files[number].size * files[number].marked_share for group in groups for number in group
     )
     least = GAIN_OF_LOG if is_log else GAIN
-    is_worth = gain >= max(least, GAIN_PER_PARTITION * len(by_partition)) or marked > max(
-        MARKED_BYTES * sum(file.size for file in files), MARKED_LEAST_BYTES
-    )
+    is_worth = gain >= max(least, GAIN_PER_PARTITION * len(by_partition))
+    is_worth |= _are_many_marked(marked, sum(file.size for file in files))
     return groups if is_worth else []
+
+
+def _are_many_marked(marked_bytes: float, all_bytes: int) -> bool:
+    return marked_bytes > max(MARKED_BYTES * all_bytes, MARKED_LEAST_BYTES)
 
 
 def _groups(files: Sequence[DataFile], numbers: Iterable[int]) -> list[list[int]]:
@@ -271,9 +274,7 @@ class Compactions:
     def begins(self, now: int, is_late: Callable[[], bool], *, is_wanted: bool = False) -> bool:
         """Return whether a check begins now. `is_wanted`: there is another reason for one."""
         least = GAIN_OF_LOG if self.is_log else GAIN
-        has_marked = not self.is_log and self._added_bytes > max(
-            MARKED_BYTES * self._live_bytes, MARKED_LEAST_BYTES
-        )
+        has_marked = not self.is_log and _are_many_marked(self._added_bytes, self._live_bytes)
         is_due = is_wanted or self._added >= (1 if self._is_first else least) or has_marked
         rests = now < self._rests_until and self._added < TOO_MANY
         if not is_due or rests or not self._waits.may_begin(now, is_late):
@@ -288,8 +289,8 @@ class Compactions:
 
 
 def is_vacuum_due(attempts: int, moved: int, order: OrderBy) -> bool:
-    """Return whether tombstones are to be vacuumed: a commit names so many attempts, and the
-    horizon has moved so far since the last time.
+    """Return whether tombstones are to be vacuumed: a commit names so many `attempts`, or the
+    horizon has `moved` so far since the last time.
     """
     return attempts >= MOST_ATTEMPTS or moved >= VACUUM_EVERY[order]
 

@@ -57,7 +57,7 @@ from connector.spark.storage.maintenance import (
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table
 from connector.state.commits import user_metadata
 from connector.state.damage import reading
-from connector.state.maintenance_schedule import DataFile, to_compact, to_slots
+from connector.state.maintenance_schedule import DataFile, to_slots
 from connector.state.stream_progress import FreshnessFile, Progress
 from connector.stored import to_stored
 from connector.warehouse import (
@@ -411,18 +411,13 @@ class Changelog(ChangelogReader):
         `commit_folded`, without Spark. None: they are too few, or Spark must do it. Ingest may run
         meanwhile.
         """
-        files = self._files()
+        files = self.log.newest_files()
         chosen = to_slots([*map(DataFile.from_action, files or ())], at_least)
         if files is None or not chosen:
             return None
         old = tuple(files[number] for number in chosen)
         actions = self._fold_batches(self.path, old)
         return None if actions is None else Folded(old, actions)
-
-    def _files(self) -> tuple[str, ...] | None:
-        """The files of the newest version, as actions. None: Spark must look for them."""
-        newest = self.log.newest()
-        return () if newest is None else self.log.added(newest.version)
 
     def commit_folded(self, folded: Folded) -> None:
         """Replace old files by new ones, in one commit. Call it while there is no ingest. Raises
@@ -442,12 +437,10 @@ class Changelog(ChangelogReader):
         """Write the rows of small files into larger ones, in the slot of each, for
         `commit_rewritten`, if it is worth it (TBL-15). Ingest may run meanwhile.
         """
-        files = self._files()
-        if files is not None and not to_compact([*map(DataFile.from_action, files)], is_log=True):
+        if self._stored_in() is None:
             return None
         with self._explained():
-            self.log.list_files()
-            return rewrite(self.spark, self.path, is_log=True, parts={"slot": OWN_SLOT})
+            return rewrite(self.spark, self.log, is_log=True, parts={"slot": OWN_SLOT})
 
     def commit_rewritten(self, rewritten: Rewritten) -> None:
         """Replace old files by new ones, in one commit. Call it while there is no ingest."""

@@ -143,6 +143,11 @@ class DeltaLog(Commits):
             added = files.actions()
         return added
 
+    def newest_files(self) -> tuple[str, ...] | None:
+        """`added` of the newest version. Empty: there is no table. None: only Delta knows them."""
+        newest = self.newest()
+        return () if newest is None else self.added(newest.version)
+
     def _added(self, version: int) -> tuple[str, ...] | None:
         if self._log is None:
             return None

@@ -399,22 +399,30 @@ class Rewritten:
 
 
 def rewrite(
-    spark: SparkSession, path: str, *, is_log: bool = False, parts: Mapping[str, str] = NO_PARTS
+    spark: SparkSession,
+    log: DeltaLog,
+    *,
+    is_log: bool = False,
+    parts: Mapping[str, str] = NO_PARTS,
 ) -> Rewritten | None:
-    """Write the rows of small files into larger ones, by partition, if it is worth it. It needs no
-    commit and no lock. `is_log`: it is a changelog. `parts` are new values of partition columns, as
-    SQL.
+    """Write the rows of small files of a table into larger ones, by partition, if it is worth it.
+    It needs no commit and no lock. `is_log`: it is a changelog. `parts` are new values of partition
+    columns, as SQL. Spark lists the files only if it may be worth it.
     """
-    files = all_files(spark, path)
-    adds = list(files)
-    groups = to_compact([*map(DataFile.from_action, files.actions())], is_log=is_log)
-    return (
-        Rewritten(
-            files, path, [[adds[number] for number in group] for group in groups], parts=parts
-        )
-        if groups
-        else None
-    )
+
+    def groups_of(actions: Iterable[str]) -> list[list[int]]:
+        return to_compact([*map(DataFile.from_action, actions)], is_log=is_log)
+
+    newest = log.newest_files()
+    if newest is not None and not groups_of(newest):
+        return None
+    log.list_files()
+    files = all_files(spark, log.path)
+    adds, groups = list(files), groups_of(files.actions())
+    if not groups:
+        return None
+    chosen = [[adds[number] for number in group] for group in groups]
+    return Rewritten(files, log.path, chosen, parts=parts)
 
 
 def without_rows(

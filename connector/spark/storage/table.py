@@ -472,14 +472,14 @@ class Table:
         nothing to do.
         """
         done = None
-        self.list_files()
         with self._explained():
             # First, because a compaction fails as long as others change its files.
             if self.is_vacuum_due():
+                self.list_files()
                 done = self.vacuum_tombstones(between)
             if (rewritten := self.tombstones.rewrite(self.table_state())) is not None:
                 done = between(partial(self.tombstones.replace, rewritten)) + (done or Work())
-            if (rewritten := rewrite(self._spark, self.path)) is not None:
+            if (rewritten := rewrite(self._spark, self.log)) is not None:
                 done = between(partial(self._replace_files, rewritten)) + (done or Work())
         return done
 

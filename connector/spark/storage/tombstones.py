@@ -172,7 +172,7 @@ class Tombstones:
 
     def rewrite(self, table_state: TableState) -> Rewritten | None:
         """Write the rows of small files into larger ones, if it is worth it."""
-        return rewrite(self._spark, self.path) if self.exist(table_state) else None
+        return rewrite(self._spark, self.log) if self.exist(table_state) else None
 
     def without(self, table_state: TableState, horizon: int) -> Rewritten | None:
         """Write the tombstones again, without those that no commit up to `table_state` names or
