@@ -44,14 +44,14 @@ from connector.spark.job_log import JobLog, WaitingJobs
 from connector.spark.open_tables import OpenTables, TablePorts
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.hadoop import write_text
-from connector.spark.turns import Entry, Turn, Upkeep
+from connector.spark.storage.table import AtVersion
+from connector.spark.turns import Entry, MaintenanceThread, Turn
 from connector.state.apply_level import MergeFew
 from connector.state.jobs import Job, JobKind, text_of_misfits
 from connector.state.overrides import pace_in_force
 from connector.state.pace import ApplySchedule
 from connector.state.positions import Position, to_text
 from connector.state.stream_progress import Cut
-from connector.state.table_state import TableState
 from connector.text import counted
 
 CHECK_EVERY_S: Final = 1.0
@@ -59,8 +59,6 @@ CHECK_EVERY_S: Final = 1.0
 _STOP_WITHIN_S: Final = 0.2
 
 Done = TypeVar("Done")
-AtVersion = tuple[int, TableState]
-"""A version of a table, and its table state."""
 _Brought = tuple[bool, AtVersion, float]
 """Whether a table changed, its newest version, and how long the apply took, in seconds."""
 
@@ -193,7 +191,9 @@ class Applies:
         with (
             self._jobs,
             ThreadPoolExecutor(MAX_PARALLEL_APPLIES) as threads,
-            Upkeep(self._spark, self._names, maintain, self._look_every_s) as upkeep,
+            MaintenanceThread(
+                self._spark, self._names, maintain, self._look_every_s
+            ) as maintenance,
         ):
             try:
                 checked = float("-inf")
@@ -204,8 +204,8 @@ class Applies:
                         self._at_once = most or applies_at_once(self._spark)
                     self._jobs.write_due()
                     for stream in self._settle():
-                        upkeep.ask(stream)
-                    upkeep.begin_due()
+                        maintenance.ask(stream)
+                    maintenance.begin_due()
                     self._begin_due(threads)
                     self._pause(stop)
             except TableError:

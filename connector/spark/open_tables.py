@@ -79,6 +79,10 @@ class OpenTables:
         tables = list(self._tables.items())
         return {name: table for name, table in tables if name not in self.stopped}
 
+    def is_stopped(self, names: Collection[str]) -> bool:
+        """Whether any of the tables is stopped."""
+        return not self.stopped.keys().isdisjoint(names)
+
     def due(self) -> set[str]:
         """The stopped tables that are to be tried again now."""
         now = time.monotonic()

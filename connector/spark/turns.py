@@ -74,7 +74,7 @@ class Entry:
             self._changed.notify_all()
 
 
-class Upkeep:
+class MaintenanceThread:
     """Maintenance in a thread of its own.
 
     A stream is maintained after its rounds, and when its last maintenance began `every_s` ago.

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig, UnknownTables
 from connector.config.storage import StorageConfig
+from connector.events import OnEvent, ignore
 from connector.kafka import topics
 from connector.kafka.dead_letters.topic import read_letters
 from connector.lake.jobs import History
@@ -63,7 +64,9 @@ class Live:
             storage=self.storage,
         )
 
-    def pipeline(self, on_step: Callable[[str], None] = lambda step: None) -> Pipeline:
+    def pipeline(
+        self, on_step: Callable[[str], None] = lambda step: None, on_event: OnEvent = ignore
+    ) -> Pipeline:
         """A new one, as after a restart."""
         ports = {"s": ports_of(self.config, self.stream, self.stack)}
         history = History(warehouse_of(self.config))
@@ -79,6 +82,7 @@ class Live:
             ports,
             job_log,
             merge_every_other,
+            on_event=on_event,
             on_step=on_step,
         )
 

@@ -57,8 +57,8 @@ def test_versions_between_cuts_go_and_snapshots_stay(spark: SparkSession, tmp_pa
     for at, seconds in {4: 0, 8: 600, 9: 1_200, 12: 1_210}.items():
         history_.add_cut(replace(cuts[at], recorded_at=old + seconds * S))
     time.sleep(1.1)
-    assert pipeline._clean_table("s", "accounts", now_us()).files > 0
-    pipeline._clean_table_log("s", "accounts", now_us())
+    assert pipeline.upkeep.clean_table("s", "accounts", now_us()).files > 0
+    pipeline.upkeep.clean_table_log("s", "accounts", now_us())
     assert [cut.low_watermark // S for cut in history_.cuts("s")] == [14, 12, 8, 4]
     assert len([*folder.glob("_delta_log/0*.json")]) < commits
     assert len([*folder.rglob("*.parquet"), *folder.rglob("*.bin")]) < on_disk

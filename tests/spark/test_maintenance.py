@@ -507,10 +507,10 @@ def pipeline_of(stream: Stream, retention_s: int, log_s: int | None = None) -> P
 
 def recorded_at_once(pipeline: Pipeline, stream: Stream) -> None:
     """Record the cut that the tables have reached."""
-    pipeline._record(
+    pipeline.cuts.reach(
         "s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s), {}
     )
-    pipeline._record_reached(at_once=True)
+    pipeline.cuts.record(at_once=True)
 
 
 def now_us() -> int:
@@ -558,18 +558,18 @@ def test_the_newest_cut_stays_and_older_ones_are_deleted_before_their_files(
         amounts(15 * S)
     assert "snapshot_retention" in raised.value.remedy
 
-    before = pipeline._cuts["s"]
-    assert pipeline._clean_table("s", "accounts", now_us()).files > 0
+    before = pipeline.cuts.newest("s")
+    assert pipeline.upkeep.clean_table("s", "accounts", now_us()).files > 0
     assert [cut.low_watermark for cut in history_.cuts("s")] == [20 * S + 1]
     assert amounts() == {"a": 20}
-    pipeline._clean_table_log("s", "accounts", now_us() + 3 * DAY_US)
-    assert (amounts(), pipeline._cuts["s"]) == ({"a": 20}, before)
+    pipeline.upkeep.clean_table_log("s", "accounts", now_us() + 3 * DAY_US)
+    assert (amounts(), pipeline.cuts.newest("s")) == ({"a": 20}, before)
     with pytest.raises(TableError, match="There is no consistent cut") as raised:
         amounts(15 * S)
     assert "expired" in raised.value.cause
     assert shown(table) == stream.truth()
 
-    assert pipeline._clean_table("s", "accounts", now_us() + 8 * DAY_US).files > 0
+    assert pipeline.upkeep.clean_table("s", "accounts", now_us() + 8 * DAY_US).files > 0
     assert history_.cuts("s") == []
     with pytest.raises(TableError, match="There is no consistent cut"):
         amounts()
@@ -595,18 +595,18 @@ def test_the_newest_cut_moves_on_with_tables_that_still_show_it(
         stream.topic.send_everywhere(Heartbeat("p", at * S))
         stream.ingest()
         stream.apply(table)
-    pipeline._record(
+    pipeline.cuts.reach(
         "s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s), {}
     )
     recorded = history_.newest_cut("s")
     assert recorded is not None
-    assert pipeline._clean_table("s", "accounts", now_us()) is not None
+    assert pipeline.upkeep.clean_table("s", "accounts", now_us()) is not None
     assert history_.newest_cut("s") == recorded
     while table.newest()[0] == recorded.versions["accounts"]:
         table._declare({"lowmark.maxStaleness": "1"}, table.table_state())
     for _ in range(2):
         time.sleep(1.2)
-        pipeline._clean_table("s", "accounts", now_us())
+        pipeline.upkeep.clean_table("s", "accounts", now_us())
     newest = history_.newest_cut("s")
     assert newest is not None
     assert (newest.low_watermark, newest.versions) == (

@@ -214,9 +214,7 @@ def test_maintenance_between_applies_changes_nothing(
             account(f"c{at}", at, name="Cid"),
             *gone,
         )
-        pipeline = live.pipeline()
-        pipeline._on_event = lambda event: said.append(event.line)
-        pipeline.run_once()
+        live.pipeline(on_event=lambda event: said.append(event.line)).run_once()
         check(live)
         time.sleep(1)
     assert not [line for line in said if "failed" in line]

@@ -1,13 +1,12 @@
-"""The cuts that a pipeline records (TBL-17). It needs no session."""
+"""The cuts that a pipeline records (TBL-17). They need no session."""
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 from typing import Any
 
+from connector.spark.cuts import Cuts
 from connector.spark.open_tables import NO_PORTS, OpenTables
-from connector.spark.pipeline import Pipeline
 from connector.state.jobs import CutRecord
 
 
@@ -17,20 +16,28 @@ class _Table:
     def __init__(self, version: int, meanwhile: Any = lambda: None) -> None:
         self._version, self._meanwhile = version, meanwhile
 
+    log = SimpleNamespace(version_at=lambda at: None)
+
     def newest(self) -> tuple[int, Any]:
         self._meanwhile()
         return self._version, SimpleNamespace(merged=5, attempt_id="a")
 
+    def superseded_at(self, version: int) -> int | None:
+        return None
 
-def pipeline(recorded: CutRecord, added: list[CutRecord], meanwhile: Any) -> Any:
-    made: Any = object.__new__(Pipeline)
+
+def cuts(recorded: CutRecord, added: list[CutRecord], meanwhile: Any) -> Cuts:
     table: Any = _Table(8, meanwhile)
-    made._config = SimpleNamespace(tables={"t": SimpleNamespace(stream="s")})
-    made._tables = OpenTables(["t"], lambda name: None, lambda name: table, NO_PORTS)
-    made._ports = {"s": SimpleNamespace(now=lambda: 100)}
-    made._job_log = SimpleNamespace(add_cut=added.append)
-    made._recording, made._cuts, made._reached = threading.Lock(), {"s": recorded}, {}
-    return made
+    retention = SimpleNamespace(snapshot_s=3600)
+    config: Any = SimpleNamespace(
+        streams={"s": SimpleNamespace(retention=retention)}, tables_of=lambda stream: ["t"]
+    )
+    job_log: Any = SimpleNamespace(
+        newest_cut=lambda stream: recorded, add_cut=added.append, forget_cuts=lambda *_: None
+    )
+    ports: Any = {"s": SimpleNamespace(now=lambda: 100)}
+    tables = OpenTables(["t"], lambda name: None, lambda name: table, NO_PORTS)
+    return Cuts(config, tables, job_log, ports)
 
 
 OLD = CutRecord("s", 10, 3, 0, 5, recorded_at=1, versions={"t": 7}, attempts={"t": "a"})
@@ -39,7 +46,7 @@ NEWER = CutRecord("s", 20, 4, 0, 6, recorded_at=2, versions={"t": 9}, attempts={
 
 def test_a_cut_is_recorded_again_in_todays_version() -> None:
     added: list[CutRecord] = []
-    pipeline(OLD, added, lambda: None)._record_again("s")
+    cuts(OLD, added, lambda: None).forget_old("s", 100)
     assert [(one.low_watermark, one.versions) for one in added] == [(10, {"t": 8})]
 
 
@@ -48,7 +55,7 @@ def test_an_older_cut_is_not_recorded_after_a_newer_one() -> None:
     older cut as the newest record, snapshots would go back in time.
     """
     added: list[CutRecord] = []
-    made = pipeline(OLD, added, lambda: made._cuts.update(s=NEWER))
-    made._record_again("s")
+    made = cuts(OLD, added, lambda: made._newest.update(s=NEWER))
+    made.forget_old("s", 100)
     assert not added
-    assert made._cuts["s"] is NEWER
+    assert made.newest("s") is NEWER
