@@ -86,7 +86,7 @@ class ProcessSimulation(Simulation):
         self.is_told, self.dies = is_told, dies
         self.told: list[Told] = []
         self.queues: dict[int, deque[tuple[Sent, Told | None]]] = {}
-        self.announcements = Announcements(RETENTION)
+        self._begin_to_announce()
         super().__init__(rng)
         self._ranged = True
 
@@ -94,6 +94,10 @@ class ProcessSimulation(Simulation):
     def named(self) -> frozenset[str]:
         """The roots, as a configuration would name them."""
         return frozenset([ROOT]) if self.is_told else frozenset(self._first_names)
+
+    def _begin_to_announce(self) -> None:
+        """`announced` are the roots that this process has announced."""
+        self.announcements, self.announced = Announcements(RETENTION), set[str]()
 
     def finish(self) -> None:
         self.clock += 1
@@ -144,6 +148,7 @@ class ProcessSimulation(Simulation):
 
     def _announce(self, announcements: list[ChildPartitions]) -> None:
         for announcement in announcements:
+            self.announced.add(announcement.stream_partition)
             for k in range(len(self.logs)):
                 sent = Sent(announcement.stream_partition, len(self.logs), lineage=announcement)
                 self.queues.setdefault(k, deque()).append((sent, None))
@@ -203,7 +208,7 @@ class ProcessSimulation(Simulation):
         )
         since = self.rng.randint(max(first, first_lost - 15), first_lost)
         self.queues.clear()
-        self.announcements = Announcements(RETENTION)
+        self._begin_to_announce()
         again = self.told[since:]
         if self.is_told:
             self._tell_who_lives(
