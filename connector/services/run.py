@@ -489,6 +489,7 @@ def ports_of(
     from connector.kafka.ranges import RangeReader
     from connector.lake.batch_counts import count_rows, count_table
     from connector.lake.changelog_folds import fold_batches
+    from connector.lake.letter_positions import logged_positions
     from connector.lake.small_files import write_rows
     from connector.spark.ingest.ports import IngestPorts
 
@@ -509,6 +510,7 @@ def ports_of(
         committed_ends=looks.committed_ends,
         count_rows=count_rows,
         count_table=count_table,
+        logged_positions=logged_positions,
         read_few=lambda offsets, asked_at: ranges.read(offsets.by_partition, asked_at),
         write_rows=write_rows,
         fold_batches=fold_batches,

@@ -41,6 +41,11 @@ class ErasedKeys:
     erased_to: Mapping[str, int] = field(default_factory=dict)
     sources: frozenset[str] = frozenset()
 
+    def refused(self, source: str, row_key: bytes, time: int) -> bytes | None:
+        """Return the hash of a row, if its changes of this time (µs) are refused."""
+        hash_ = key_hash(self.secret, source, row_key)
+        return bytes.fromhex(hash_) if self.erased_to.get(hash_, -1) >= time else None
+
 
 def erased_by(secret: bytes, records: Iterable[EraseKey]) -> ErasedKeys:
     """Return the erased rows of the records of one stream."""

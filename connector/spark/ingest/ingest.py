@@ -22,7 +22,8 @@ from pyspark.sql import DataFrame
 
 from connector.config.settings import StreamConfig
 from connector.dead_letters.ledger import ExternalDeadLetters
-from connector.engine.batch import IngestJob, changelog_rows, has_replays, registry_ids
+from connector.engine.batch import IngestJob, changelog_rows, registry_ids
+from connector.engine.replays import letters_of, replays_in
 from connector.engine.rules import RecordRules
 from connector.engine.schema import KAFKA
 from connector.errors import TopicError
@@ -554,16 +555,16 @@ class Ingest:
 
     def _log_few(self, batch: LoggedBatch, before: Progress, rules: RecordRules) -> bool:
         """Log a small batch without a Spark job (ENG-4). False: Spark must do it, because the batch
-        is large, has a replay, or may have a record of an erased row.
+        is large, or this process cannot read it.
         """
-        if batch.offsets.records > FEW_OFFSETS or rules.erased.erased_to:
+        if batch.offsets.records > FEW_OFFSETS:
             return False
         columns = self._ports.read_few(batch.offsets, batch.asked.at)
         if columns is None:
             return False
         records = pa.RecordBatch.from_pydict(columns, KAFKA)
-        if has_replays(records):
-            return False
+        letters = letters_of(replays_in(records, batch.topic_id))
+        logged = self._ports.logged_positions(self._changelog.path, letters) if letters else {}
         self._learn(registry_ids(records))
         external = None
         if self._is_count_due(batch.asked.at):  # before the turn, since Kafka may take long
@@ -578,6 +579,7 @@ class Ingest:
                     topic_id=batch.topic_id,
                     ingest_batch=batch.ingest_batch,
                     ingest_time=self._ports.now(),
+                    logged=logged,
                 )
             )
             settle = partial(
