@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -25,9 +25,10 @@ from connector.engine.schema import CHANGELOG, POSITION, RECORD
 from connector.engine.values import Numbers, flags_of
 from connector.records import codec
 from connector.records.codec import ChangeRecord
+from connector.records.model import MAX_TIMESTAMP
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Position, Rejection
-from connector.validation import KafkaRecord
+from connector.validation import EARLIEST_ARRIVAL, MAX_AHEAD_US, KafkaRecord
 
 _ORDER: Final = [(name, "ascending") for name in ("table", "_hash", "kafka_partition", "offset")]
 
@@ -51,15 +52,41 @@ class IngestJob:
     ingest_time: int
     logged: Mapping[ClaimedLetter, OrderPosition] = field(default_factory=dict)
 
+    def with_records(self, records: pa.RecordBatch) -> IngestJob:
+        return replace(self, records=records)
 
-def registry_ids(records: pa.RecordBatch) -> set[int]:
-    """The ids of the schemas of the registry that records name."""
-    prefixes = pc.binary_slice(records["value"], 0, codec.CONFLUENT_BYTES).unique()
+
+def arrivals(times: pa.Array, by_broker: pa.Array, read_at: int) -> pa.Array:
+    """The times of arrival (µs) that record timestamps (µs) say, as `validation.arrival`. A time
+    that is not believed becomes `read_at`.
+    """
+    latest = pc.if_else(by_broker, MAX_TIMESTAMP, read_at + MAX_AHEAD_US)
+    is_in_time = pc.less_equal(times, latest)
+    is_believed = pc.and_(pc.greater_equal(times, EARLIEST_ARRIVAL), is_in_time)
+    return pc.if_else(is_believed, times, read_at)
+
+
+def of_unseen_schemas(records: pa.RecordBatch, schemas: codec.Schemas) -> pa.Array:
+    """Whether each record names a schema of the registry that is not in `schemas`, also as one that
+    the registry does not have.
+    """
+    prefixes = pc.binary_slice(records["value"], 0, codec.CONFLUENT_BYTES)
+    unseen = [
+        prefix
+        for prefix in prefixes.unique().to_pylist()
+        if (id_ := codec.confluent_id(prefix)) is not None and id_ not in schemas.by_id
+    ]
+    return pc.is_in(prefixes, pa.array(unseen, pa.binary()))
+
+
+def registry_ids(values: pa.Array) -> set[int]:
+    """The ids of the schemas of the registry that values of records name."""
+    prefixes = pc.binary_slice(values, 0, codec.CONFLUENT_BYTES).unique()
     return {id_ for id_ in map(codec.confluent_id, prefixes.to_pylist()) if id_ is not None}
 
 
 def changelog_rows(job: IngestJob) -> pa.Table:
-    """The rows of the records, with the schema `CHANGELOG`, by source table and hash."""
+    """The rows of the records, with the schema `CHANGELOG`, in no order."""
     records, number = job.records, len(job.records)
     decoded = decode(
         records["key"],
@@ -105,7 +132,11 @@ def changelog_rows(job: IngestJob) -> pa.Table:
     if is_erased.any():
         columns["headers"] = _only(is_kept, columns["headers"])
     arrays = [_typed(columns.get(field.name), field.type, number) for field in CHANGELOG]
-    rows = pa.Table.from_arrays(arrays, schema=CHANGELOG)
+    return pa.Table.from_arrays(arrays, schema=CHANGELOG)
+
+
+def by_key(rows: pa.Table) -> pa.Table:
+    """Rows of a changelog by source table and hash."""
     return rows.take(pc.sort_indices(rows, _ORDER))
 
 

@@ -71,6 +71,6 @@ def unfinished(records: Iterable[EraseKey]) -> tuple[str, ...]:
 def key_hash(secret: bytes, source: str, row_key: bytes) -> str:
     """Return the keyed hash (HMAC-SHA256) of a row key of a source table.
 
-    `spark.ingest.erased` computes the same in SQL.
+    `spark.ingest.erased` computes the same in SQL, for staged rows that are released.
     """
     return hmac.new(secret, source.encode() + b"\0" + row_key, "sha256").hexdigest()
