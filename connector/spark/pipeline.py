@@ -306,6 +306,10 @@ class Pipeline:
             if name in of_stream
         }
         oldest = {table: version for table, version in versions.items() if version is not None}
+        cuts = self._job_log.cuts(stream)
+        for table in versions:  # reads of cuts that are deleted now may have begun
+            named = [cut.versions[table] for cut in cuts if table in cut.versions]
+            going_on[table].keep(named, now)
         self._job_log.forget_cuts(stream, oldest, self._kept_cut(stream, now), now)
         kept = self._kept_versions(stream, name)
         return self._applies.between(name, partial(self._tables[name].clean, now, kept))
