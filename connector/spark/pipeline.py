@@ -22,11 +22,12 @@ from connector.events import OnEvent, ignore, info
 from connector.spark.apply.base import check_start, copy_base, is_to_start
 from connector.spark.apply_loop import Applies, AtVersion, Listener
 from connector.spark.cluster import repeating
-from connector.spark.failures import applying
+from connector.spark.failures import applying, explained
 from connector.spark.ingest.ports import IngestPorts
 from connector.spark.job_log import JobLog
 from connector.spark.open_tables import NO_PORTS, OpenTables, TablePorts
 from connector.spark.storage.delta_log import active
+from connector.spark.storage.hadoop import read_text, write_text
 from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.spark.storage.table import Table
@@ -36,6 +37,7 @@ from connector.state.apply_level import MergeFew
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.maintenance_schedule import LATE_PACES, NEWEST_CUT_KEPT_US
 from connector.state.overrides import pace_in_force
+from connector.state.positions import from_text, to_text, up_to
 from connector.state.stream_progress import Cut, Progress
 from connector.state.unapplied import BatchContents
 from connector.tables.definition import TableDefinition
@@ -79,6 +81,8 @@ class Pipeline:
             )
             for name, stream in config.streams.items()
         }
+        for stream in self._streams:
+            self._drop_later_positions(stream)
         self._tables = OpenTables(config.tables, self._check_start, self._open_table, table_ports)
         self._upkeep: dict[str, tuple[Table | None, Maintenance]] = {}
         self._recording = threading.Lock()
@@ -89,6 +93,18 @@ class Pipeline:
             turn,
         )
         self._report()
+
+    def _drop_later_positions(self, stream: str) -> None:
+        """Remove the positions behind the end of the changelog. It is that of a backup, and its
+        next batches will be others (ENG-7).
+        """
+        path = paths.positions(self._config.warehouse, stream)
+        newest = self._streams[stream].changelog.newest()
+        positions = from_text(read_text(self._spark, path))
+        kept = up_to(positions, 0 if newest is None else newest.ingest_batch)
+        if kept != positions:
+            with explained(f"stream {stream}"):
+                write_text(self._spark, path, to_text(kept))
 
     def _report(self) -> None:
         """Report the states that this process has found."""

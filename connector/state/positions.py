@@ -62,6 +62,11 @@ def position_after(
     return position if is_enough and now - committed_at < COMMIT_AFTER_US else None
 
 
+def up_to(positions: Mapping[str, Position], batch: int) -> dict[str, Position]:
+    """The positions that are not behind a batch."""
+    return {name: position for name, position in positions.items() if position.to_batch <= batch}
+
+
 def to_text(positions: Mapping[str, Position]) -> str:
     """Convert to the text of the file, by table."""
     return to_checked(dict(positions))
