@@ -416,8 +416,8 @@ class Pipeline:
                 reached = self._reached.pop(stream, None)
                 follows = None if reached is None else reached.follows(self._cuts[stream])
                 if follows is not None:
-                    self._job_log.add_cut(follows)
-                    self._cuts[stream], self._recorded_at[stream] = follows, now
+                    self._add_cut(stream, follows)
+                    self._recorded_at[stream] = now
 
     def _record_again(self, stream: str) -> None:
         """Record the newest cut with today's versions, if they show the same rows.
@@ -438,9 +438,14 @@ class Pipeline:
             with self._recording:
                 if self._cuts[stream] is not recorded or stream in self._reached:
                     return  # a round has ended meanwhile, and snapshots must not go back
-                again = replace(again, revision=recorded.revision)
-                self._job_log.add_cut(again)
-                self._cuts[stream] = again
+                self._add_cut(stream, replace(again, revision=recorded.revision))
+
+    def _add_cut(self, stream: str, cut: CutRecord) -> None:
+        """Record a cut as the newest one: with the latest time, also if the clock went back."""
+        if (before := self._cuts[stream]) is not None:
+            cut = replace(cut, recorded_at=max(cut.recorded_at, before.recorded_at + 1))
+        self._job_log.add_cut(cut)
+        self._cuts[stream] = cut
 
 
 def _record_of(

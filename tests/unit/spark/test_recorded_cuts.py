@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,3 +53,15 @@ def test_an_older_cut_is_not_recorded_after_a_newer_one() -> None:
     made._record_again("s")
     assert not added
     assert made._cuts["s"] is NEWER
+
+
+def test_a_cut_is_the_newest_one_also_if_the_clock_went_back() -> None:
+    """TBL-17: otherwise snapshots would show the older one until it expires."""
+    added: list[CutRecord] = []
+    ahead = replace(OLD, recorded_at=10**15)
+    made = pipeline(ahead, added, lambda: None)
+    made._record_again("s")
+    made._reached, made._recorded_at = {"s": NEWER}, {"s": 0.0}
+    made._record_reached(at_once=True)
+    assert [one.low_watermark for one in added] == [10, 20]
+    assert ahead.recorded_at < added[0].recorded_at < added[1].recorded_at
