@@ -92,7 +92,18 @@ class Pipeline:
             Listener(self._record, lambda event: self._on_event(event), on_step, table_ports),
             turn,
         )
+        self._check_not_ahead()
         self._report()
+
+    def _check_not_ahead(self) -> None:
+        """Raise `TableError` if a table has later batches than its changelog. Otherwise ingest
+        would give their numbers to other changes, which the table would then miss.
+        """
+        for name, table in self._tables.going_on().items():
+            state = table.table_state()
+            newest = self._streams[self._config.tables[name].stream].changelog.newest()
+            if newest is not None and newest.changelog_id == state.changelog_id:
+                state.check_changelog(name, newest.ingest_batch, newest.changelog_id)
 
     def _drop_later_positions(self, stream: str) -> None:
         """Remove the positions behind the end of the changelog. It is that of a backup, and its
