@@ -79,8 +79,8 @@ class Cuts:
                 reached = self._reached.pop(stream, None)
                 follows = None if reached is None else reached.follows(self._newest[stream])
                 if follows is not None:
-                    self._job_log.add_cut(follows)
-                    self._newest[stream], self._recorded_at[stream] = follows, now
+                    self._add(stream, follows)
+                    self._recorded_at[stream] = now
 
     def forget_old(self, stream: str, now: int) -> None:
         """Forget the cuts that name versions older than `snapshot_retention`, and thin out others.
@@ -96,6 +96,10 @@ class Cuts:
             for name in going_on.keys() & self._config.tables_of(stream)
         }
         oldest = {table: version for table, version in versions.items() if version is not None}
+        cuts = self._job_log.cuts(stream)
+        for table in versions:  # reads of cuts that are deleted now may have begun
+            named = [cut.versions[table] for cut in cuts if table in cut.versions]
+            going_on[table].keep(named, now)
         self._job_log.forget_cuts(stream, oldest, self._kept(stream, now), now)
 
     def versions_of(self, stream: str, name: str) -> list[int]:
@@ -131,9 +135,14 @@ class Cuts:
             with self._recording:
                 if self._newest[stream] is not recorded or stream in self._reached:
                     return  # a round has ended meanwhile, and snapshots must not go back
-                again = replace(again, revision=recorded.revision)
-                self._job_log.add_cut(again)
-                self._newest[stream] = again
+                self._add(stream, replace(again, revision=recorded.revision))
+
+    def _add(self, stream: str, cut: CutRecord) -> None:
+        """Record a cut as the newest one: with the latest time, also if the clock went back."""
+        if (before := self._newest[stream]) is not None:
+            cut = replace(cut, recorded_at=max(cut.recorded_at, before.recorded_at + 1))
+        self._job_log.add_cut(cut)
+        self._newest[stream] = cut
 
     def _record_of(
         self, stream: str, low_watermark: int, batch: int, tables: Mapping[str, AtVersion]

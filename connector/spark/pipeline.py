@@ -20,11 +20,12 @@ from connector.spark.apply.base import check_start, copy_base, is_to_start
 from connector.spark.apply_loop import Applies, Listener
 from connector.spark.cluster import repeating
 from connector.spark.cuts import Cuts
-from connector.spark.failures import applying
+from connector.spark.failures import applying, explained
 from connector.spark.ingest.ports import IngestPorts
 from connector.spark.job_log import JobLog
 from connector.spark.open_tables import NO_PORTS, OpenTables, TablePorts
 from connector.spark.storage.delta_log import active
+from connector.spark.storage.hadoop import read_text, write_text
 from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.table import Table
 from connector.spark.stream_ingest import StreamIngest
@@ -32,6 +33,7 @@ from connector.spark.turns import Turn
 from connector.spark.upkeep import Upkeep
 from connector.state.apply_level import MergeFew
 from connector.state.jobs import Job, JobKind
+from connector.state.positions import from_text, to_text, up_to
 from connector.state.stream_progress import Progress
 from connector.state.unapplied import BatchContents
 from connector.tables.definition import TableDefinition
@@ -69,6 +71,8 @@ class Pipeline:
             )
             for name, stream in config.streams.items()
         }
+        for stream in self._streams:
+            self._drop_later_positions(stream)
         self._tables = OpenTables(config.tables, self._check_start, self._open_table, table_ports)
         self.cuts = Cuts(config, self._tables, job_log, ports)
         changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
@@ -87,7 +91,30 @@ class Pipeline:
             ports,
             on_event,
         )
+        self._check_not_ahead()
         self._report()
+
+    def _check_not_ahead(self) -> None:
+        """Raise `TableError` if a table has later batches than its changelog. Otherwise ingest
+        would give their numbers to other changes, which the table would then miss.
+        """
+        for name, table in self._tables.going_on().items():
+            state = table.table_state()
+            newest = self._streams[self._config.tables[name].stream].changelog.newest()
+            if newest is not None and newest.changelog_id == state.changelog_id:
+                state.check_changelog(name, newest.ingest_batch, newest.changelog_id)
+
+    def _drop_later_positions(self, stream: str) -> None:
+        """Remove the positions behind the end of the changelog. It is that of a backup, and its
+        next batches will be others (ENG-7).
+        """
+        path = paths.positions(self._config.warehouse, stream)
+        newest = self._streams[stream].changelog.newest()
+        positions = from_text(read_text(self._spark, path))
+        kept = up_to(positions, 0 if newest is None else newest.ingest_batch)
+        if kept != positions:
+            with explained(f"stream {stream}"):
+                write_text(self._spark, path, to_text(kept))
 
     def _report(self) -> None:
         """Report the states that this process has found."""

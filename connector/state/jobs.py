@@ -223,7 +223,8 @@ class CutRecord:
         if before is None or before.low_watermark != self.low_watermark:
             return self
         is_same = before.merged == self.merged and before.versions.keys() == self.versions.keys()
-        if is_same or before.to_batch >= self.to_batch:
+        # Otherwise a table was made again, or is that of a backup: its version is another one.
+        if before.attempts == self.attempts and (is_same or before.to_batch >= self.to_batch):
             return None
         return replace(self, revision=before.revision + (before.merged != self.merged))
 

@@ -52,14 +52,19 @@ def position_after(
 ) -> Position | None:
     """Return the position that takes the place of the commit of `after`. None: it is to be
     committed, because it is of the first apply, has another content than `before`, or no later
-    batch, or the newest commit (`committed_at`) is old.
+    batch, or the newest commit (`committed_at`) is old, or of a clock that was ahead.
     """
     position = replace(Position.at(after), attempt_id=before.attempt_id)
     whole = replace(
         position.of_newest(before), apply_number=after.apply_number, attempt_id=after.attempt_id
     )
     is_enough = before.apply_number and after.to_batch > before.to_batch and whole == after
-    return position if is_enough and now - committed_at < COMMIT_AFTER_US else None
+    return position if is_enough and abs(now - committed_at) < COMMIT_AFTER_US else None
+
+
+def up_to(positions: Mapping[str, Position], batch: int) -> dict[str, Position]:
+    """The positions that are not behind a batch."""
+    return {name: position for name, position in positions.items() if position.to_batch <= batch}
 
 
 def to_text(positions: Mapping[str, Position]) -> str:

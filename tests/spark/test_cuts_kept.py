@@ -18,7 +18,7 @@ from connector.lake.jobs import History
 from connector.lake.plain_table import query_rows
 from connector.records.model import Heartbeat
 from connector.spark.reader import read_snapshot
-from connector.state.maintenance_schedule import HOUR_US
+from connector.state.maintenance_schedule import HOUR_US, READ_ENDS_US
 from tests.spark.streams import Stream, account, shown
 from tests.spark.test_cut import ANNOUNCED, S
 from tests.spark.test_maintenance import now_us, pipeline_of, recorded_at_once
@@ -72,3 +72,33 @@ def test_versions_between_cuts_go_and_snapshots_stay(spark: SparkSession, tmp_pa
     stream.ingest()
     stream.apply(table)
     assert shown(table) == stream.truth()
+
+
+def test_a_read_of_a_cut_that_was_thinned_out_ends(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-23: for 10 minutes after the record of a cut was deleted, a read that began before finds
+    its files, also if the process that deletes it has just begun.
+    """
+    stream, history_ = Stream(spark, tmp_path, without_spark=repeat(True)), History(str(tmp_path))
+    pipeline = pipeline_of(stream, 86_400, log_s=1)
+    table = pipeline._tables["accounts"]
+    stream.topic.send_everywhere(ANNOUNCED)
+    for at in range(1, 5):
+        stream.topic.send(account("a", at * S, amount=str(at)))
+        stream.topic.send_everywhere(Heartbeat("p", at * S))
+        stream.ingest()
+        stream.apply(table)
+        recorded_at_once(pipeline, stream)
+    cuts = {cut.low_watermark // S: cut for cut in history_.cuts("s")}
+    history_.forget_cuts("s", {"accounts": cuts[3].versions["accounts"] + 1})
+    old = (now_us() // HOUR_US - 3) * HOUR_US
+    for at in (1, 2, 3):
+        history_.add_cut(replace(cuts[at], recorded_at=old + at * S))
+    reading = DeltaTable(table.path, version=cuts[2].versions["accounts"])
+    time.sleep(1.1)
+    begun = now_us()
+    pipeline.upkeep.clean_table("s", "accounts", begun)
+    assert [cut.low_watermark // S for cut in history_.cuts("s")] == [4, 3]
+    assert set(query_rows(reading, "SELECT amount FROM t")) == {(2,)}
+    pipeline.upkeep.clean_table("s", "accounts", begun + READ_ENDS_US)
+    with pytest.raises(TableError, match="missing"):
+        set(query_rows(reading, "SELECT amount FROM t"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as paths
 from connector.config.settings import KafkaConfig
+from connector.errors import TableError
 from connector.lake.jobs import History
 from connector.lake.state_reader import committed_state_of, table_state_of
 from connector.records.model import DataChange
@@ -133,3 +135,50 @@ def test_a_position_becomes_a_commit_before_the_changelog_loses_its_rows(
     live.pipeline().run_once()
     assert commits(live, "others") == made + 1
     assert committed_state_of(str(live.warehouse), "others").to_batch == 2
+
+
+def test_positions_of_a_later_time_than_the_changelog_do_not_count(
+    live: Live, tmp_path: Path
+) -> None:
+    """ENG-7, nothing_lost: tables and changelogs of a backup, beside newer positions."""
+    backup = tmp_path / "backup"
+    for part in ("streams", "tables"):
+        but = shutil.ignore_patterns("checkpoint")
+        shutil.copytree(f"{live.warehouse}/{part}", backup / part, ignore=but)
+    for row, at in {"b": 6, "c": 11}.items():
+        live.publish(account(row, at, name="Bob"))
+        heartbeat(live, at + 4)
+        live.pipeline().run_once()
+    assert state(live, "others").to_batch == 3
+    for part in ("streams", "tables"):
+        shutil.rmtree(f"{live.warehouse}/{part}")
+        shutil.copytree(backup / part, f"{live.warehouse}/{part}")
+    live.publish(other("y", 16))
+    for at in (20, 30, 40):
+        heartbeat(live, at)
+        with suppress(TableError):
+            live.pipeline().run_once()
+    assert shown(live, "others")[0] == {"x", "y"}
+
+
+def test_ingest_does_not_begin_with_a_changelog_older_than_a_table(
+    live: Live, tmp_path: Path
+) -> None:
+    """nothing_lost: otherwise batches with other changes would get numbers that the table has."""
+    changelog, backup = Path(f"{live.warehouse}/streams"), tmp_path / "backup"
+    shutil.copytree(changelog, backup, ignore=shutil.ignore_patterns("checkpoint"))
+    for row, at in {"b": 6, "c": 11}.items():
+        live.publish(account(row, at, name="Bob"), other(row, at + 1))
+        heartbeat(live, at + 4)
+        live.pipeline().run_once()
+    shutil.move(changelog, tmp_path / "newer")
+    shutil.copytree(backup, changelog)
+    live.publish(other("y", 16))
+    for at in (20, 30):
+        heartbeat(live, at)
+        with pytest.raises(TableError, match="restored to batch 1"):
+            live.pipeline()
+    shutil.rmtree(changelog)
+    shutil.move(tmp_path / "newer", changelog)
+    live.pipeline().run_once()
+    assert shown(live, "others") == ({"b", "c", "x", "y"}, 31)

@@ -186,6 +186,7 @@ class Maintenance:
             last = self._last_clean()
             self._cleaned_at = self._maintained.oldest_commit_at() if last is None else last
             self._newest_at = max(self._newest_at, self._cleaned_at)
+        self._cleaned_at = min(self._cleaned_at, now)  # the clock may have been ahead
         is_due = self._is_to_repeat(JobKind.CLEAN_UP, now) or is_clean_up_due(
             self._removed,
             now,
@@ -202,8 +203,7 @@ class Maintenance:
             if done is not None and done.files:
                 text = f"{done.files:,} files of old versions were deleted"
                 self._on_event(info("CLEANED_UP", text, **self._subject, **asdict(done)))
-        if self._log_cleaned_at is None:
-            self._log_cleaned_at = now
+        self._log_cleaned_at = min(self._log_cleaned_at or now, now)
         if self._commits >= LOG_EVERY or (self._commits and now - self._log_cleaned_at >= HOUR_US):
             self._commits, self._log_cleaned_at = 0, now
             self._maintained.clean_log(now)

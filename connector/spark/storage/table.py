@@ -493,6 +493,10 @@ class Table:
             is_alone=is_alone,
         )
 
+    def keep(self, named: Iterable[int], now: int) -> None:
+        """Keep these versions, which cuts name, for a while, also if their cuts are deleted."""
+        self._named.with_left(named, now)
+
     def clean(self, now: int, kept: Collection[int] = ()) -> Work:
         """Remove files that no version needs: none of the log retention, and none of `kept`. And
         the tombstone tables of tables that were replaced long ago (TBL-23).

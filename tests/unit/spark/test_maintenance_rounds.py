@@ -133,6 +133,17 @@ def test_a_new_process_continues_the_maintenance_of_the_last_one() -> None:
     assert Kept(last_clean=None).round(11 * hour) == ["clean"]
 
 
+def test_old_files_go_also_after_a_clock_that_was_ahead() -> None:
+    """TBL-23: in the process that saw the clock go back, and in the next one."""
+    hour = maintenance_schedule.HOUR_US
+    removed = CommitCount(hour, 0, 7)
+    next_one, same = Kept(last_clean=10**6 * hour), Kept(last_clean=0)
+    assert same.round(10**6 * hour, removed) == ["clean", *same.did[1:]]
+    for kept in (next_one, same):
+        kept.round(2 * hour, removed)
+        assert kept.round(4 * hour, removed) == ["clean", "log"]
+
+
 def test_failed_maintenance_is_reported_and_repeated() -> None:
     """TBL-15: no failure of maintenance reaches an apply; it is a job that failed. It is repeated
     without a new commit, and ends with an attempt that finds nothing to do.

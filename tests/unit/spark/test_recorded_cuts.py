@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,9 @@ class _Table:
     def superseded_at(self, version: int) -> int | None:
         return None
 
+    def keep(self, named: list[int], now: int) -> None:
+        pass
+
 
 def cuts(recorded: CutRecord, added: list[CutRecord], meanwhile: Any) -> Cuts:
     table: Any = _Table(8, meanwhile)
@@ -33,7 +37,10 @@ def cuts(recorded: CutRecord, added: list[CutRecord], meanwhile: Any) -> Cuts:
         streams={"s": SimpleNamespace(retention=retention)}, tables_of=lambda stream: ["t"]
     )
     job_log: Any = SimpleNamespace(
-        newest_cut=lambda stream: recorded, add_cut=added.append, forget_cuts=lambda *_: None
+        newest_cut=lambda stream: recorded,
+        add_cut=added.append,
+        forget_cuts=lambda *_: None,
+        cuts=lambda stream: [],
     )
     ports: Any = {"s": SimpleNamespace(now=lambda: 100)}
     tables = OpenTables(["t"], lambda name: None, lambda name: table, NO_PORTS)
@@ -59,3 +66,22 @@ def test_an_older_cut_is_not_recorded_after_a_newer_one() -> None:
     made.forget_old("s", 100)
     assert not added
     assert made.newest("s") is NEWER
+
+
+def test_a_cut_is_the_newest_one_also_if_the_clock_went_back() -> None:
+    """TBL-17: otherwise snapshots would show the older one until it expires."""
+    added: list[CutRecord] = []
+    ahead = replace(OLD, recorded_at=10**15)
+    made = cuts(ahead, added, lambda: None)
+    made.forget_old("s", 100)
+    made._reached = {"s": NEWER}
+    made.record(at_once=True)
+    assert [one.low_watermark for one in added] == [10, 20]
+    assert ahead.recorded_at < added[0].recorded_at < added[1].recorded_at
+
+
+def test_a_cut_of_a_table_that_was_made_again_is_recorded() -> None:
+    """TBL-17: also one with the same rows and batch. The version of the newest record is gone."""
+    again = replace(OLD, recorded_at=9, versions={"t": 2}, attempts={"t": "other"})
+    assert again.follows(OLD) == again
+    assert replace(again, attempts=OLD.attempts).follows(OLD) is None

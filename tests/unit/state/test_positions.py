@@ -50,7 +50,12 @@ def test_an_apply_without_changes_is_a_position_of_the_apply_before() -> None:
 
 @pytest.mark.parametrize(
     ("committed_at", "now", "is_position"),
-    [(0, COMMIT_AFTER_US - 1, True), (0, COMMIT_AFTER_US, False), (COMMIT_AFTER_US, 5, True)],
+    [
+        (0, COMMIT_AFTER_US - 1, True),
+        (0, COMMIT_AFTER_US, False),
+        (COMMIT_AFTER_US, 5, True),
+        (10 * COMMIT_AFTER_US, 5, False),  # the clock was ahead
+    ],
 )
 def test_a_position_becomes_a_commit_in_the_end(
     committed_at: int, now: int, *, is_position: bool
