@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from connector.engine.batch import IngestJob, arrivals, changelog_rows, of_unseen_schemas
 from connector.engine.replays import is_replay
 from connector.engine.schema import KAFKA
 from connector.engine.slots import by_slot
+from connector.errors import ConnectorError
+from connector.errors.spark import executors_without_package
+from connector.spark.failures import cause_of, text_of
 from connector.spark.storage.changelog import WriteRows
 
 _BY_BROKER: Final = 1
 """The `timestampType` of a record timestamp that the broker wrote."""
+_WITHOUT_PACKAGE: Final = (
+    *("No module named", "Cannot run program", "PYTHON_VERSION_MISMATCH", "ImportError"),
+)
+"""What Spark says of an executor whose Python lacks the package, or is another one."""
 _MOST_BYTES: Final = 128_000_000
 """Rows in memory, before a task writes them."""
-_RESULT: Final = pa.schema({"action": pa.string(), "records": pa.binary()})
+_RESULT: Final = pa.schema({"action": pa.string(), "records": pa.binary(), "error": pa.binary()})
+_RESULT_TYPES: Final = "action string, records binary, error binary"
 
 
 class Ingested(NamedTuple):
@@ -45,8 +58,17 @@ class IngestTask:
     write_rows: WriteRows
 
     def run(self, rows: DataFrame) -> Ingested:
-        """Ingest the rows of Spark's Kafka source. Files that no commit names are removed later."""
-        results = rows.mapInArrow(self._results, "action string, records binary").collect()
+        """Ingest the rows of Spark's Kafka source. Files that no commit names are removed later.
+
+        Raises what `write_rows` raises in a task, and `ConnectorError` if an executor cannot run
+        it.
+        """
+        with _explained():
+            results = rows.mapInArrow(self._results, _RESULT_TYPES).collect()
+        for row in results:
+            if row["error"] is not None:
+                error: ConnectorError = pickle.loads(row["error"])  # noqa: S301, of an own task
+                raise error
         left = [pa.ipc.open_stream(row["records"]) for row in results if row["records"] is not None]
         return Ingested(
             [row["action"] for row in results if row["action"] is not None],
@@ -58,6 +80,13 @@ class IngestTask:
         return [*self._written([changelog_rows(self.job.with_records(records))])]
 
     def _results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The results of a task. Its error is one of them: Spark would only know its text."""
+        try:
+            yield from self._ingested(batches)
+        except ConnectorError as error:
+            yield _result(error=[pickle.dumps(error)])
+
+    def _ingested(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tables, size = list[pa.Table](), 0
         for batch in batches:
             records = _records(batch, self.read_at)
@@ -101,12 +130,33 @@ def _as_bytes(records: pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _result(
-    action: Sequence[str | None] = (), records: Sequence[bytes | None] = ()
-) -> pa.RecordBatch:
-    number = max(len(action), len(records))
-    columns = [action or [None] * number, records or [None] * number]
+def _result(**columns: Sequence[str | bytes]) -> pa.RecordBatch:
+    number = max(map(len, columns.values()))
     return pa.RecordBatch.from_arrays(
-        [pa.array(column, type_) for column, type_ in zip(columns, _RESULT.types, strict=True)],
+        [pa.array(columns.get(of.name, [None] * number), of.type) for of in _RESULT],
         schema=_RESULT,
     )
+
+
+def check_python(spark: SparkSession, tasks: int) -> None:
+    """Raise `ConnectorError` if an executor cannot run tasks of this version of lowmark (SCL-3)."""
+    rows = spark.range(0, tasks, 1, tasks)
+    with _explained():
+        found = {row["version"] for row in rows.mapInArrow(_versions, "version string").collect()}
+    if others := sorted(found - {version("lowmark")}):
+        raise executors_without_package(f"Executors have lowmark {' and '.join(others)}")
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if any(sign in text_of(error) for sign in _WITHOUT_PACKAGE):
+            raise executors_without_package(cause_of(error)) from error
+        raise
+
+
+def _versions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"version": [version("lowmark")]})

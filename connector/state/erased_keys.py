@@ -44,7 +44,8 @@ class ErasedKeys:
     def refused(self, source: str, row_key: bytes, time: int) -> bytes | None:
         """Return the hash of a row, if its changes of this time (µs) are refused."""
         hash_ = key_hash(self.secret, source, row_key)
-        return bytes.fromhex(hash_) if self.erased_to.get(hash_, -1) >= time else None
+        erased_to = self.erased_to.get(hash_)
+        return None if erased_to is None or erased_to < time else bytes.fromhex(hash_)
 
 
 def erased_by(secret: bytes, records: Iterable[EraseKey]) -> ErasedKeys:

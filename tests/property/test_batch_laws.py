@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -37,6 +38,7 @@ from tests.record_cases import (
 
 SECRET = b"secret"
 LOGGED = {ClaimedLetter(0, 7, of_table=False): OrderPosition(1, 0, 7)}
+Rows = Sequence[dict[str, Any]]
 CLAIMS = (b"id-0-7/3", b"id-0-7-accounts/3", b"id-0-8/1", b"id-0-7/0", b"other-0-7/2", b"", None)
 
 
@@ -80,10 +82,20 @@ def job(records: pa.RecordBatch, rules: RecordRules, schemas: Schemas) -> Ingest
     )
 
 
+def plain_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows with times as numbers: some are after the year 9999."""
+    columns = [
+        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for column in table.columns
+    ]
+    rows: list[dict[str, Any]] = pa.table(columns, names=table.column_names).to_pylist()
+    return rows
+
+
 def assert_law(
     cases: Sequence[Case], rng: Random, rules: RecordRules, schemas: Schemas
-) -> pa.Table:
-    """Returns the rows."""
+) -> set[str]:
+    """Returns the kinds of the rows."""
     cases = rng.sample(cases, len(cases))
     rules = replace(rules, erased=erased_keys(cases, rng))
     records = records_of(cases, rng)
@@ -95,19 +107,20 @@ def assert_law(
         part = records.slice(start, rng.choice((1, 1, 2, 7, 100)))
         parts.append(changelog_rows(job(part, rules, schemas)))
         start += len(part)
-    assert by_key(pa.concat_tables(parts)).to_pylist() == whole.to_pylist()
-    assert_erased(whole, records, rules.erased)
-    assert_positions(whole, records)
-    return whole
+    rows = plain_rows(whole)
+    assert plain_rows(by_key(pa.concat_tables(parts))) == rows
+    assert_erased(rows, records, rules.erased)
+    assert_positions(rows, records)
+    return {row["kind"] for row in rows}
 
 
-def assert_erased(rows: pa.Table, records: pa.RecordBatch, erased: ErasedKeys) -> None:
+def assert_erased(rows: Rows, records: pa.RecordBatch, erased: ErasedKeys) -> None:
     """OPR-2: no row has a refused key, and an erased row has no content."""
     sent = {row["offset"]: row for row in records.to_pylist()}
-    for row in rows.to_pylist():
+    for row in rows:
         time, arrived = row["commit_timestamp"], sent[row["offset"]]["record_timestamp"]
         if row["kind"] in ("change", "staged"):
-            at = arrived if time is None else int(time.timestamp() * 1e6 + 0.5)
+            at = arrived if time is None else time
             assert erased.refused(row["table"], row["row_key"], at) is None
         elif row["kind"] == "rejected" and row["key"] is not None:
             is_decoded = row["reason"] not in ("UNDECODABLE", "TOO_LARGE", "UNKNOWN_FRAMING")
@@ -119,10 +132,10 @@ def assert_erased(rows: pa.Table, records: pa.RecordBatch, erased: ErasedKeys) -
             assert not any(row[name] for name in nothing), row
 
 
-def assert_positions(rows: pa.Table, records: pa.RecordBatch) -> None:
+def assert_positions(rows: Rows, records: pa.RecordBatch) -> None:
     """DLQ-10: `replay_claim` is the definition."""
     sent = {row["offset"]: row for row in records.to_pylist()}
-    for row in rows.to_pylist():
+    for row in rows:
         own = OrderPosition(5, row["kafka_partition"], row["offset"])
         headers = sent[row["offset"]]["headers"] or ()
         claim = replay_claim(tuple((one["key"], one["value"]) for one in headers))
@@ -141,14 +154,14 @@ def test_a_batch_may_be_cut_anywhere(seed: int) -> None:
     """ENG-2, TBL-4, DLQ-10, OPR-2"""
     kinds = set[str]()
     schemas = Schemas({7: SCHEMA, 9: NEWER_SCHEMA})
-    for number in tries(20, quick=3):
+    for number in tries(20, quick=2):
         rng = Random(f"{seed}/{number}")
-        cases = [*cases_of_every_kind(seed)[:200], *key_cases(), *settings_cases(seed)]
+        cases = [*cases_of_every_kind(seed)[:100], *key_cases(), *settings_cases(seed)]
         cases += aged_cases() * 2
         horizon = rng.choice((None, CHANGE.commit_timestamp))
         limits = replace(LIMITS, max_record_bytes=rng.choice((300, 10_000)))
         rules = replace(RULES, limits=limits, horizon=horizon)
-        kinds |= {*assert_law(cases, rng, rules, schemas)["kind"].to_pylist()}
+        kinds |= assert_law(cases, rng, rules, schemas)
     assert kinds == {"change", "staged", "truncate", "control", "rejected", "erased"}
 
 
