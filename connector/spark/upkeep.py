@@ -24,7 +24,7 @@ from connector.state.overrides import pace_in_force
 
 
 class Upkeep:
-    """What is due for a stream: first the maintenance of its tables, then that of its changelog.
+    """The work that is due for a stream: first the maintenance of its tables, then that of its changelog.
     Commits to a table are made between two of its applies.
     """
 
@@ -46,7 +46,7 @@ class Upkeep:
 
     def run_due(self, stop: threading.Event, stream: str) -> None:
         """Run the maintenance of a stream that is due, unless `stop` is set."""
-        for maintenance in self._of(stream):
+        for maintenance in self._of_stream(stream):
             if not stop.is_set():
                 maintenance.after_round(self._ports[stream].now())
 
@@ -60,7 +60,7 @@ class Upkeep:
         """Delete the log entries of old versions of a table."""
         self._tables[name].clean_log(now, self._cuts.versions_of(stream, name))
 
-    def _of(self, stream: str) -> Iterator[Maintenance]:
+    def _of_stream(self, stream: str) -> Iterator[Maintenance]:
         for name, table in self._tables.going_on().items():
             if self._config.tables[name].stream == stream:
                 yield self._same(
