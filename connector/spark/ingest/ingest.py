@@ -573,9 +573,16 @@ class Ingest:
         self, rows: DataFrame, batch: LoggedBatch, before: Progress, job: IngestJob
     ) -> None:
         """Log a large batch by tasks of Spark (ENG-3). What they leave is logged here."""
-        asks_registry = self._ports.schema_by_id is not None
+        if asks_registry := self._ports.schema_by_id is not None:
+            first = self._ports.read_few(batch.offsets.first(), batch.asked.at)
+            values = pa.array(first["value"] if first else [], pa.binary())
+            self._learn(registry_ids(values))
         task = IngestTask(
-            job, asks_registry, batch.asked.at, self._changelog.path, self._ports.write_rows
+            replace(job, schemas=self._schemas),
+            asks_registry,
+            batch.asked.at,
+            self._changelog.path,
+            self._ports.write_rows,
         )
         self._changelog.prepare(batch)
         ingested = task.run(rows)
