@@ -24,8 +24,8 @@ from connector.state.overrides import pace_in_force
 
 
 class Upkeep:
-    """The work that is due for a stream: first the maintenance of its tables, then that of its changelog.
-    Commits to a table are made between two of its applies.
+    """The work that is due for a stream: first the maintenance of its tables, then that of its
+    changelog. Commits to a table are made between two of its applies.
     """
 
     def __init__(
