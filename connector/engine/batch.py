@@ -159,16 +159,16 @@ def _by_definition(job: IngestJob, indexes: Numbers) -> _Judged:
     judged = _Judged([], [], [])
     for index in indexes.tolist():
         record = _record(job, index)
-        one: ChangeRecord | Rejection | bytes = job.rules.judge(record, job.schemas)
-        if isinstance(one, Rejection):
-            one = without_letter(record, one, job.schemas, job.rules.erased)
-        match one:
+        verdict: ChangeRecord | Rejection | bytes = job.rules.judge(record, job.schemas)
+        if isinstance(verdict, Rejection):
+            verdict = without_letter(record, verdict, job.schemas, job.rules.erased)
+        match verdict:
             case ChangeRecord():
-                judged.accepted.append((index, one))
+                judged.accepted.append((index, verdict))
             case Rejection():
-                judged.rejected.append((index, one))
+                judged.rejected.append((index, verdict))
             case bytes():
-                judged.erased.append((index, one))
+                judged.erased.append((index, verdict))
     return judged
 
 

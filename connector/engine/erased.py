@@ -59,8 +59,8 @@ def without_erased(rows: pa.Table, arrivals: Numbers, erased: ErasedKeys) -> tup
 def without_letter(
     record: KafkaRecord, rejection: Rejection, schemas: codec.Schemas, erased: ErasedKeys
 ) -> ChangeRecord | Rejection | bytes:
-    """What a rejected record becomes. The hash of its key: it is of an erased row. A record that is
-    only too late is left to `without_erased`.
+    """Return the rejection of a record, unless the record is of an erased row. Then return the hash
+    of its key or, if it is only too late, the record, which is left to `without_erased`.
     """
     if not erased.erased_to:
         return rejection

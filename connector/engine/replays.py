@@ -25,7 +25,7 @@ from connector.records.ordering import OrderPosition
 
 
 class Replay(NamedTuple):
-    """What a record claims. `letter` is None if its dead letter is not one of the topic."""
+    """The claim of a record. Without a `letter`, its dead letter is not one of the topic."""
 
     attempt: int
     letter: ClaimedLetter | None

@@ -29,7 +29,7 @@ _BY_BROKER: Final = 1
 _WITHOUT_PACKAGE: Final = (
     *("No module named", "Cannot run program", "PYTHON_VERSION_MISMATCH", "ImportError"),
 )
-"""What Spark says of an executor whose Python lacks the package, or is another one."""
+"""Parts of Spark's errors if the Python of an executor lacks the package, or is another one."""
 _MOST_BYTES: Final = 128_000_000
 """Rows in memory, before a task writes them."""
 _RESULT: Final = pa.schema({"action": pa.string(), "records": pa.binary(), "error": pa.binary()})
@@ -133,7 +133,7 @@ def _as_bytes(records: pa.RecordBatch) -> bytes:
 def _result(**columns: Sequence[str | bytes]) -> pa.RecordBatch:
     number = max(map(len, columns.values()))
     return pa.RecordBatch.from_arrays(
-        [pa.array(columns.get(of.name, [None] * number), of.type) for of in _RESULT],
+        [pa.array(columns.get(field.name, [None] * number), field.type) for field in _RESULT],
         schema=_RESULT,
     )
 
@@ -142,8 +142,8 @@ def check_python(spark: SparkSession, tasks: int) -> None:
     """Raise `ConnectorError` if an executor cannot run tasks of this version of lowmark (SCL-3)."""
     rows = spark.range(0, tasks, 1, tasks)
     with _explained():
-        found = {row["version"] for row in rows.mapInArrow(_versions, "version string").collect()}
-    if others := sorted(found - {version("lowmark")}):
+        versions = {row[0] for row in rows.mapInArrow(_versions, "version string").collect()}
+    if others := sorted(versions - {version("lowmark")}):
         raise executors_without_package(f"Executors have lowmark {' and '.join(others)}")
 
 
