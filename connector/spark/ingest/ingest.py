@@ -572,7 +572,7 @@ class Ingest:
     def _log_many(
         self, rows: DataFrame, batch: LoggedBatch, before: Progress, job: IngestJob
     ) -> None:
-        """Log a large batch by tasks of Spark (ENG-3). What they leave is logged here."""
+        """Log a large batch by tasks of Spark (ENG-3), and the records that they leave."""
         if asks_registry := self._ports.schema_by_id is not None:
             first = self._ports.read_few(batch.offsets.first(), batch.asked.at)
             values = pa.array(first["value"] if first else [], pa.binary())
