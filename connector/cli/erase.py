@@ -40,13 +40,21 @@ def command(
 
 def _print(report: EraseReport, *, dry_run: bool) -> None:
     tables = ", ".join(map(escaped, report.tables)) or "no table"
+    where = (
+        f"{counted(report.changelog_records, 'record')} in the changelog, and the row in"
+        f" {', '.join(map(escaped, report.found_in)) or 'no table'}"
+    )
+    if not report.is_known:
+        err(f"nothing has this key: no record in the changelog or in Kafka, no row in {tables}")
     if dry_run:
-        err(f"would be erased from the changelog and {tables}, with all their old versions")
+        if report.is_known:
+            err(f"would be erased: {where}")
+        err(f"would be deleted: all old versions of the changelog and {tables}")
     else:
-        err(
-            f"erased from the changelog and {tables}; changes up to"
-            f" {view_of_time(report.erased_to)} are refused"
-        )
+        if report.is_known:
+            err(f"erased: {where}")
+        err(f"deleted: all old versions of the changelog and {tables}")
+        err(f"changes of this key up to {view_of_time(report.erased_to)} are refused")
         err(f"{counted(report.letters, 'dead letter')} closed as erased")
     for topic, offsets in report.deleted_to.items():
         for number, offset in offsets.items():

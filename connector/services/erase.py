@@ -16,7 +16,7 @@ from connector.dead_letters.ledger import OPEN_STATES
 from connector.errors import TopicError, check_note
 from connector.errors.changelog import pipeline_running
 from connector.events import OnEvent, log_event
-from connector.records.views import Time, Viewed
+from connector.records.views import Shown, Time, Viewed
 from connector.services.dead_letters import DeadLetters
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
@@ -61,11 +61,18 @@ class EraseReport(Viewed):
     kafka: tuple[KafkaRecords, ...]
     letters: int = 0
     deleted_to: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    found_in: tuple[str, ...]
+    changelog_records: int
 
 
 def erase(
     config: ConnectorConfig,
     table: str,
+    @property
+    def is_known(self) -> Shown[bool]:
+        """Whether the changelog, a table or Kafka had the row."""
+        return bool(self.found_in or self.changelog_records or self.kafka or self.letters)
+
     row_key: bytes,
     *,
     why: str,
@@ -93,10 +100,11 @@ def erase(
         on_event: Receives events.
 
     Returns:
-        The `tables`, the newest commit timestamp that is refused (µs), the records that `kafka`
-        still has, in the change topic and in the dead-letter topics of the stream and of groups of
-        readers, and how many dead `letters` are closed as erased. `deleted_to` has by dead-letter
-        topic the offset up to which each Kafka partition was deleted.
+        The `tables` of the source table, those where the row was `found_in`, the number of its
+        `changelog_records`, the newest commit timestamp that is refused (µs), the records that
+        `kafka` still has, in the change topic and in the dead-letter topics of the stream and of
+        groups of readers, and how many dead `letters` are closed as erased. `deleted_to` has by
+        dead-letter topic the offset up to which each Kafka partition was deleted.
 
     Raises:
         ConfigError: There is no such table, or `why` or `by` cannot be stored.
@@ -121,14 +129,15 @@ def erase(
         session = session_of(config, spark, stack, on_event, for_writing=not dry_run)
         stored = _Stored.open(config, definition, row_key, letters[0].service.schemas, session)
         if dry_run:
-            return EraseReport((*stored.tables,), now_us(), _in_kafka(stored, letters))
+            return EraseReport((*stored.tables,), *found, now_us(), _in_kafka(stored, letters))
         record = stored.erase(why, by, begun_at)
         closed = {of_topic.topic: of_topic.close(why) for of_topic in letters}
+        found = stored.found()
         stored.overrides.add(replace(record, ended_at=now_us()))
         kafka = _in_kafka(stored, letters)
     deleted_to = {topic: offsets for topic, (_, offsets) in closed.items() if offsets}
     count = sum(count for count, _ in closed.values())
-    return EraseReport((*stored.tables,), record.erased_to, kafka, count, deleted_to)
+    return EraseReport((*stored.tables,), *found, record.erased_to, kafka, count, deleted_to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +205,13 @@ class _Stored:
         """The records of the row that the change topic may still have."""
         from connector.kafka import topics
         from connector.lake.plain_table import open_table
+    def found(self) -> tuple[tuple[str, ...], int]:
+        """The tables that have the row, and the number of its records in the changelog."""
+        from connector.spark.storage.erase import has_row
+
+        names = (name for name, table in self.tables.items() if has_row(table, self.row_key))
+        return (*names,), self.changelog.rows().where(self.where).count()
+
 
         kafka, stream = self.config.kafka, self.config.streams[self.definition.stream]
         facts = topics.describe(kafka, stream.topic)

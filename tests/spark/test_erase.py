@@ -41,7 +41,7 @@ from connector.services.rows.letters import rejected_letters
 from connector.services.status import status
 from connector.spark.ingest.ingest import Ingest
 from connector.spark.reader import read_table
-from connector.spark.storage.erase import erase_row, rows_of, tables_of
+from connector.spark.storage.erase import erase_row, has_row, rows_of, tables_of
 from connector.state import apply_level
 from connector.state.erased_keys import ErasedKeys, EraseKey, key_hash
 from connector.validation import KafkaRecord
@@ -195,6 +195,23 @@ def test_no_byte_of_an_erased_row_is_left(stream: Stream) -> None:
 
 
 def steps_of(act: Callable[[Callable[[str], None]], None]) -> set[str]:
+def test_a_row_is_found_where_it_is(stream: Stream) -> None:
+    """OPR-2: a table has it as a row, as a tombstone, or as neither."""
+    tables = tables_of(stream.spark, str(stream.folder), "s", "t")
+    found = {
+        key: [name for name, table in tables.items() if has_row(table, key.encode())]
+        for key in (KEY, "c", "row 3", "d", "nothing")
+    }
+    both = ["accounts", "others"]
+    assert {key: sorted(names) for key, names in found.items()} == {
+        KEY: both,
+        "c": both,
+        "row 3": both,
+        "d": [],
+        "nothing": [],
+    }
+
+
     """Kill `act` at each of its steps, the first ones first, and run it to its end."""
     reached = set[str]()
 
@@ -415,6 +432,13 @@ def test_the_service_erases_and_closes_the_letters(
             (f"{topic}.dead-letters.group.g", 1),
         ]
         assert files_with(Path(live.warehouse))
+        found = (planned.is_known, planned.found_in, planned.changelog_records)
+        assert found == (True, ("accounts",), 3)
+        unknown = erase_service(
+            live.config, "accounts", b"999", why="ticket 12", dry_run=True, spark=spark
+        )
+        found = (unknown.is_known, unknown.found_in, unknown.changelog_records)
+        assert (found, unknown.tables) == ((False, (), 0), ("accounts",))
         with monkeypatch.context() as patch, pytest.raises(CrashError):
             patch.setattr(DeadLetters, "erase", lambda *_, **__: crash_at("letters")("letters"))
             act(why="ticket 12")
@@ -426,6 +450,7 @@ def test_the_service_erases_and_closes_the_letters(
         report = act(why="ticket 12")
         assert (report.tables, report.letters) == (("accounts",), 3)
         assert report.deleted_to.keys() == {
+        assert (report.is_known, report.found_in, report.changelog_records) == (True, (), 0)
             f"{topic}.dead-letters",
             f"{topic}.dead-letters.group.g",
         }
