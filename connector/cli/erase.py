@@ -67,6 +67,19 @@ def _print(report: EraseReport, *, dry_run: bool) -> None:
         )
         err(
             f"Kafka still has {counted(records.records, 'record')} of it in"
-            f" {escaped(records.topic)} {until}: Kafka partition {records.kafka_partition}, offsets"
-            f" {records.first_offset} to {records.last_offset}"
+            f" {escaped(records.topic)} {until}: Kafka partition {records.kafka_partition},"
+            f" {_offsets(records.first_offset, records.last_offset)}"
         )
+        if records.kept_by is not None:
+            err(
+                f"cause: the dead letter {escaped(records.kept_by)} of another row is open and"
+                " comes before them, and Kafka deletes a partition only from its begin"
+            )
+            err(
+                "remedy: replay or discard all open letters before offset"
+                f" {records.last_offset}, then run this command again"
+            )
+
+
+def _offsets(first: int, last: int) -> str:
+    return f"offset {first}" if first == last else f"offsets {first} to {last}"

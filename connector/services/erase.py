@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 class KafkaRecords:
     """Records of an erased row that a topic may still have: their number, the first and the last
     offset, and the time at which Kafka may delete the newest one (µs). None: never.
+
+    `kept_by` is the id of the first open dead letter of another row before them. A Kafka partition
+    of a dead-letter topic can only be deleted up to it.
     """
 
     topic: str
@@ -50,6 +53,7 @@ class KafkaRecords:
     first_offset: int
     last_offset: int
     kept_until: Time | None
+    kept_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +61,22 @@ class EraseReport(Viewed):
     """The result of an erasure. `erase` documents the fields."""
 
     tables: tuple[str, ...]
+    found_in: tuple[str, ...]
+    changelog_records: int
     erased_to: Time
     kafka: tuple[KafkaRecords, ...]
     letters: int = 0
     deleted_to: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    found_in: tuple[str, ...]
-    changelog_records: int
 
-
-def erase(
-    config: ConnectorConfig,
-    table: str,
     @property
     def is_known(self) -> Shown[bool]:
         """Whether the changelog, a table or Kafka had the row."""
         return bool(self.found_in or self.changelog_records or self.kafka or self.letters)
 
+
+def erase(
+    config: ConnectorConfig,
+    table: str,
     row_key: bytes,
     *,
     why: str,
@@ -128,11 +132,11 @@ def erase(
         letters = _letters_of(config, definition, row_key, by, on_event)
         session = session_of(config, spark, stack, on_event, for_writing=not dry_run)
         stored = _Stored.open(config, definition, row_key, letters[0].service.schemas, session)
+        found = stored.found()
         if dry_run:
             return EraseReport((*stored.tables,), *found, now_us(), _in_kafka(stored, letters))
         record = stored.erase(why, by, begun_at)
         closed = {of_topic.topic: of_topic.close(why) for of_topic in letters}
-        found = stored.found()
         stored.overrides.add(replace(record, ended_at=now_us()))
         kafka = _in_kafka(stored, letters)
     deleted_to = {topic: offsets for topic, (_, offsets) in closed.items() if offsets}
@@ -201,10 +205,6 @@ class _Stored:
         History(warehouse_of(self.config)).forget_cuts(stream, versions)
         return record
 
-    def in_topic(self) -> Iterator[KafkaRecords]:
-        """The records of the row that the change topic may still have."""
-        from connector.kafka import topics
-        from connector.lake.plain_table import open_table
     def found(self) -> tuple[tuple[str, ...], int]:
         """The tables that have the row, and the number of its records in the changelog."""
         from connector.spark.storage.erase import has_row
@@ -212,6 +212,10 @@ class _Stored:
         names = (name for name, table in self.tables.items() if has_row(table, self.row_key))
         return (*names,), self.changelog.rows().where(self.where).count()
 
+    def in_topic(self) -> Iterator[KafkaRecords]:
+        """The records of the row that the change topic may still have."""
+        from connector.kafka import topics
+        from connector.lake.plain_table import open_table
 
         kafka, stream = self.config.kafka, self.config.streams[self.definition.stream]
         facts = topics.describe(kafka, stream.topic)
@@ -251,7 +255,7 @@ class _Letters:
         """
         from connector.kafka import topics
 
-        ids = {letter.id for letter, _ in self._of_row()}
+        ids = {letter.id for letter, _ in self._all() if self._is_of_row(letter)}
         closed = self.service.erase(ids, why=why) if ids else 0
         ledger, deletable, is_open = self.service.ledger(), dict[int, int](), set[int]()
         for letter, position in self._all():
@@ -266,17 +270,23 @@ class _Letters:
 
     def left(self) -> Iterator[KafkaRecords]:
         """Those that the topic still has. It keeps them for ever."""
-        offsets: dict[int, list[int]] = {}
-        for _, position in self._of_row():
-            offsets.setdefault(position.kafka_partition, []).append(position.offset)
-        for number, at in sorted(offsets.items()):
-            yield KafkaRecords(self.topic, number, len(at), at[0], at[-1], None)
-
-    def _of_row(self) -> Iterator[tuple[DeadLetter, Position]]:
+        ledger, offsets = self.service.ledger(), dict[int, list[int]]()
+        first_open, kept_by = dict[int, str](), dict[int, str]()
         for letter, position in self._all():
-            of_row = (self.source, self.row_key, self.service.schemas)
-            if is_of(letter.key, letter.value, *of_row) is not None:
-                yield letter, position
+            number = position.kafka_partition
+            if self._is_of_row(letter):
+                offsets.setdefault(number, []).append(position.offset)
+                if number in first_open:
+                    kept_by[number] = first_open[number]
+            elif ledger.status(letter).state in OPEN_STATES:
+                first_open.setdefault(number, letter.id)
+        for number, at in sorted(offsets.items()):
+            of_records = (number, len(at), at[0], at[-1], None, kept_by.get(number))
+            yield KafkaRecords(self.topic, *of_records)
+
+    def _is_of_row(self, letter: DeadLetter) -> bool:
+        of_row = (self.source, self.row_key, self.service.schemas)
+        return is_of(letter.key, letter.value, *of_row) is not None
 
     def _all(self) -> Iterator[tuple[DeadLetter, Position]]:
         from connector.kafka.dead_letters.topic import read_letters

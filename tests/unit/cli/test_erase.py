@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connector.cli.erase import _print
-from connector.services.erase import EraseReport
+from connector.services.erase import EraseReport, KafkaRecords
 
 AT = 1_714_475_984_000_000
 
@@ -29,3 +29,18 @@ def test_the_places_that_have_the_row_are_named(capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().err
     assert "would be erased: 2 records in the changelog, and the row in others" in shown
     assert "nothing has this key" not in shown
+
+
+def test_letters_that_stay_in_kafka_have_a_cause_and_a_remedy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """OPR-2: an open letter of another row keeps the begin of the topic."""
+    left = KafkaRecords("shop.dead-letters", 0, 1, 2, 2, None, "topic-0-17")
+    _print(EraseReport(("customers",), (), 0, AT, (left,)), dry_run=False)
+    shown = capsys.readouterr().err
+    assert "for ever: Kafka partition 0, offset 2\n" in shown
+    assert "cause: the dead letter topic-0-17 of another row is open" in shown
+    assert (
+        "remedy: replay or discard all open letters before offset 2, then run this command again"
+        in shown
+    )
