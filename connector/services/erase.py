@@ -132,16 +132,16 @@ def erase(
         letters = _letters_of(config, definition, row_key, by, on_event)
         session = session_of(config, spark, stack, on_event, for_writing=not dry_run)
         stored = _Stored.open(config, definition, row_key, letters[0].service.schemas, session)
-        found = stored.found()
+        extent = stored.extent()
         if dry_run:
-            return EraseReport((*stored.tables,), *found, now_us(), _in_kafka(stored, letters))
+            return EraseReport((*stored.tables,), *extent, now_us(), _in_kafka(stored, letters))
         record = stored.erase(why, by, begun_at)
         closed = {of_topic.topic: of_topic.close(why) for of_topic in letters}
         stored.overrides.add(replace(record, ended_at=now_us()))
         kafka = _in_kafka(stored, letters)
     deleted_to = {topic: offsets for topic, (_, offsets) in closed.items() if offsets}
     count = sum(count for count, _ in closed.values())
-    return EraseReport((*stored.tables,), *found, record.erased_to, kafka, count, deleted_to)
+    return EraseReport((*stored.tables,), *extent, record.erased_to, kafka, count, deleted_to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class _Stored:
         History(warehouse_of(self.config)).forget_cuts(stream, versions)
         return record
 
-    def found(self) -> tuple[tuple[str, ...], int]:
+    def extent(self) -> tuple[tuple[str, ...], int]:
         """The tables that have the row, and the number of its records in the changelog."""
         from connector.spark.storage.erase import has_row
 
