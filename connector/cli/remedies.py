@@ -68,11 +68,9 @@ _LIST_ALL_LETTERS: Final = (
     Template("dead-letters list --state any --json", (), _OF_STREAM, ("group",)),
 )
 _LIST_WRITE_STREAMS: Final = (Template("write-streams list", options=_OF_STREAM),)
-_STOP_BROKER: Final = (Template("broker stop", options=("folder",)),)
 
 TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "AS_OF_TOO_OLD": _STATUS,
-    "BROKER_FOLDER_IN_USE": _STOP_BROKER,
     "BROKER_UNREACHABLE": (Template("broker start", options=("port",)),),
     "COMMIT_FOREIGN": _REBUILD,
     "CONFIG_MISSING": (Template("--help"),),

@@ -26,7 +26,6 @@ from connector.reports.reasons import Reason
 from tests.error_codes import PACKAGE
 
 FIELDS = {
-    "folder": ".lowmark/my broker",
     "group": "index",
     "ingest_batch": 7,
     "port": 9092,
@@ -118,7 +117,7 @@ def test_a_command_has_the_values_of_its_error() -> None:
     )
     assert command("BROKER_UNREACHABLE", port=9092) == "connector broker start --port 9092"
     assert command("BROKER_UNREACHABLE", port=None) is None
-    assert command("BROKER_FOLDER_IN_USE") is None
+    assert command("BROKER_FOLDER_IN_USE", folder="f") is None, "the broker may be in use"
     assert command("TOPIC_MISSING", topic="orders.dead-letters.ledger") == (
         "connector topic create --stream orders"
     )
