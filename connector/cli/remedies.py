@@ -92,7 +92,6 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "STREAM_PARTITION_UNKNOWN": (Template("partitions list", options=_OF_STREAM),),
     "TABLES_STOPPED": _STATUS,
     "TABLE_COLUMNS_CHANGED": _REBUILD,
-    "TABLE_COLUMN_LOST": _STATUS,
     "TABLE_DAMAGED": _REBUILD,
     "TABLE_MISSING": (Template("run --once"),),
     "TABLE_REJECTS_CHANGES": _REBUILD,
@@ -168,6 +167,9 @@ def command_of(code: str, of_error: Mapping[str, object]) -> str | None:
         topic = str(fields["topic"])
         fields["stream"] = change_topic(topic_of_tables(topic_of_catalog(topic)))
         fields["group"] = _group_of(topic)
+    if code == "TABLE_COLUMN_LOST" and fields.keys() >= {"table", "column"}:
+        words = (str(fields["table"]), "drop-column", str(fields["column"]))
+        return f"{command_line('table alter', *words)} --dry-run"
     lines = [template.line(fields) for template in TEMPLATES.get(code, ())]
     return None if not lines or None in lines else " && ".join(filter(None, lines))
 

@@ -111,6 +111,10 @@ def test_a_command_has_the_values_of_its_error() -> None:
     )
     assert command("TABLE_MISSING") == "connector run --once"
     assert command("TABLE_COLUMNS_CHANGED", table="T") == "connector table rebuild T"
+    line = command("TABLE_COLUMN_LOST", table="a b", column="note")
+    assert line == "connector table alter 'a b' drop-column note --dry-run"
+    assert parses(line)
+    assert command("TABLE_COLUMN_LOST", table="a b") is None
     assert command("TABLE_DAMAGED", table="a b") == "connector table rebuild 'a b'"
     assert (
         command("STREAM_PARTITION_UNKNOWN", stream="-s") == "connector partitions list --stream -s"
