@@ -96,7 +96,7 @@ def topic_missing(topic: str, servers: str) -> TopicError:
         "TOPIC_MISSING",
         f"There is no topic {topic}",
         f"Kafka at {servers} does not have it",
-        "Create the topic",
+        "Check the name of the topic. If it is right, create the topic",
         topic=topic,
     )
 
