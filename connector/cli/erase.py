@@ -9,7 +9,7 @@ from connector.cli.terminal import err, escaped, out, show_event
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.services.erase import EraseReport, erase
-from connector.text import counted
+from connector.text import counted, offsets_text
 
 
 @click.command()
@@ -68,7 +68,7 @@ def _print(report: EraseReport, *, dry_run: bool) -> None:
         err(
             f"Kafka still has {counted(records.records, 'record')} of it in"
             f" {escaped(records.topic)} {until}: Kafka partition {records.kafka_partition},"
-            f" {_offsets(records.first_offset, records.last_offset)}"
+            f" {offsets_text(records.first_offset, records.last_offset)}"
         )
         if records.kept_by is not None:
             err(
@@ -79,7 +79,3 @@ def _print(report: EraseReport, *, dry_run: bool) -> None:
                 "remedy: replay or discard all open letters before offset"
                 f" {records.last_offset}, then run this command again"
             )
-
-
-def _offsets(first: int, last: int) -> str:
-    return f"offset {first}" if first == last else f"offsets {first} to {last}"
