@@ -106,7 +106,7 @@ class InvalidChangeError(ConnectorError, ValueError):
     def in_batch(self, index: int) -> None:
         """Set the index of the change in its batch, and add it to `problem`."""
         self.index = index
-        self.problem = f"of the change at index {index}, {self.problem}"
+        self.problem = f"The change at index {index} is invalid: {self.problem}"
 
 
 class JsonViewError(ConnectorError):
