@@ -5,7 +5,8 @@ command: their errors and reasons have fields, and this module makes the command
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +34,18 @@ def command_line(words: str, *arguments: str, **options: str | None) -> str:
     if any(argument.startswith("-") for argument in arguments):
         line.append("--")
     return shlex.join([*line, *arguments])
+
+
+@contextmanager
+def naming_option(option: str) -> Iterator[None]:
+    """In errors of the block, the remedy names an option and not the argument of Python that the
+    service has: `allow_stale`.
+    """
+    try:
+        yield
+    except ConnectorError as error:
+        error.remedy = error.remedy.replace("(allow_stale)", f"({option})")
+        raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,10 @@ from connector.cli.remedies import (
     command_for,
     command_line,
     command_of_reason,
+    naming_option,
 )
 from connector.errors import ConnectorError, InvalidChangeError
+from connector.errors.tables import table_stale
 from connector.reports.reasons import Reason
 from tests.error_codes import PACKAGE
 
@@ -210,3 +212,11 @@ def test_commands_are_found_in_a_made_up_module() -> None:
     )
     assert sorted(commands_named(source)) == ["connector --config", "connector table"]
     assert [*options_named(source)] == ["--execute"]
+
+
+def test_a_stale_table_leads_to_the_option_and_not_to_an_argument() -> None:
+    """OPS-10"""
+    error = table_stale("T", "90 s old", "60", "ingest is behind", None)
+    with pytest.raises(ConnectorError) as caught, naming_option("--allow-stale"):
+        raise error
+    assert caught.value.remedy.endswith("or read the table as it is (--allow-stale)")
