@@ -112,3 +112,8 @@ def duration(seconds: float) -> str:
         parts.append(f"{count}{unit}" if count else "")
     first = next((index for index, part in enumerate(parts) if part), len(parts))
     return "".join(parts[first : first + 2]) or "0s"
+
+
+def offsets_text(first: int, last: int) -> str:
+    """For example `offsets 3 to 9`, or `offset 3` if it is one."""
+    return f"offset {first}" if first == last else f"offsets {first} to {last}"

@@ -54,7 +54,7 @@ from connector.records.model import (
 )
 from connector.records.ordering import Rank, commit_rank
 from connector.records.rejection import Headers, Position, Reason, Rejection
-from connector.records.views import unit_hint
+from connector.records.views import unit_hint, view_of_time
 from connector.tables.retention import is_too_late
 
 EARLIEST_ARRIVAL: Final = 1_293_840_000_000_000
@@ -307,9 +307,7 @@ def _judge_table(decoded: Record, tables: frozenset[str] | None) -> Rejection | 
 
 
 def _judge_age(decoded: Record, horizon: int | None) -> Rejection | None:
-    if not isinstance(decoded, _COMMITTED) or not is_too_late(decoded, horizon):
+    if horizon is None or not isinstance(decoded, _COMMITTED) or not is_too_late(decoded, horizon):
         return None
-    return Rejection(
-        Reason.TOO_LATE,
-        f"commit_timestamp is {decoded.commit_timestamp}, the horizon was {horizon}",
-    )
+    committed, oldest = view_of_time(decoded.commit_timestamp), view_of_time(horizon)
+    return Rejection(Reason.TOO_LATE, f"commit_timestamp is {committed}, the horizon was {oldest}")

@@ -139,6 +139,18 @@ class Commands(click.Group):
         assert isinstance(command, click.Command), f"{module} has no command {name}"
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the first argument. An unknown one is an error with the nearest name."""
+        from connector.errors import as_sentence
+        from connector.text import nearest
+
+        is_unknown = not args[0].startswith("-") and self.get_command(ctx, args[0]) is None
+        if is_unknown and (similar := nearest(args[0], self.list_commands(ctx))):
+            ctx.fail(f"No such command '{args[0]}'. {as_sentence(similar)}")
+        return super().resolve_command(ctx, args)
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands and options that begin so, without importing a command."""
         return [

@@ -13,6 +13,7 @@ import click
 from connector.cli.load import format_option
 from connector.cli.parameters import MEMORY, TABLE, config_of, json_option
 from connector.cli.progress import Progress
+from connector.cli.remedies import naming_option
 from connector.cli.terminal import err, escaped, out, show_fact
 from connector.records.json_view import to_line
 from connector.records.views import view
@@ -59,6 +60,7 @@ def export(
         raise click.UsageError("use one of --snapshot and --fresh")
     config, bound = config_of(ctx), 0 if fresh else None
     with (
+        naming_option("without --fresh"),
         Progress() as progress,
         read(
             *(config, name),

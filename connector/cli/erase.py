@@ -9,7 +9,7 @@ from connector.cli.terminal import err, escaped, out, show_event
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.services.erase import EraseReport, erase
-from connector.text import counted
+from connector.text import counted, offsets_text
 
 
 @click.command()
@@ -40,13 +40,21 @@ def command(
 
 def _print(report: EraseReport, *, dry_run: bool) -> None:
     tables = ", ".join(map(escaped, report.tables)) or "no table"
+    where = (
+        f"{counted(report.changelog_records, 'record')} in the changelog, and the row in"
+        f" {', '.join(map(escaped, report.found_in)) or 'no table'}"
+    )
+    if not report.is_known:
+        err(f"nothing has this key: no record in the changelog or in Kafka, no row in {tables}")
     if dry_run:
-        err(f"would be erased from the changelog and {tables}, with all their old versions")
+        if report.is_known:
+            err(f"would be erased: {where}")
+        err(f"would be deleted: all old versions of the changelog and {tables}")
     else:
-        err(
-            f"erased from the changelog and {tables}; changes up to"
-            f" {view_of_time(report.erased_to)} are refused"
-        )
+        if report.is_known:
+            err(f"erased: {where}")
+        err(f"deleted: all old versions of the changelog and {tables}")
+        err(f"changes of this key up to {view_of_time(report.erased_to)} are refused")
         err(f"{counted(report.letters, 'dead letter')} closed as erased")
     for topic, offsets in report.deleted_to.items():
         for number, offset in offsets.items():
@@ -59,6 +67,15 @@ def _print(report: EraseReport, *, dry_run: bool) -> None:
         )
         err(
             f"Kafka still has {counted(records.records, 'record')} of it in"
-            f" {escaped(records.topic)} {until}: Kafka partition {records.kafka_partition}, offsets"
-            f" {records.first_offset} to {records.last_offset}"
+            f" {escaped(records.topic)} {until}: Kafka partition {records.kafka_partition},"
+            f" {offsets_text(records.first_offset, records.last_offset)}"
         )
+        if records.kept_by is not None:
+            err(
+                f"cause: the dead letter {escaped(records.kept_by)} of another row is open and"
+                " comes before them, and Kafka deletes a partition only from its begin"
+            )
+            err(
+                "remedy: replay or discard all open letters before offset"
+                f" {records.last_offset}, then run this command again"
+            )

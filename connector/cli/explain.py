@@ -67,6 +67,8 @@ def messages(history: RowHistory) -> Iterator[str]:
         )
     if not history.is_known:
         reason = "it may have left the changelog" if history.trimmed_to else "it never existed"
+        if history.erased_to is not None:
+            reason = _erased(history.erased_to)
         yield f"{history.table} has no change of {text_of_bytes(history.row_key)}: {reason}"
 
 
@@ -82,6 +84,8 @@ def facts(history: RowHistory) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each fact about the row."""
     view, since = history.to_json(), history.shown_since
     version = "no version of the table shows it yet"
+    if history.erased_to is not None and history.row is None:
+        version = f"no version of the table shows it: {_erased(history.erased_to)}"
     if since is not None:
         earlier = ", or an earlier one that the log no longer has" if since.or_earlier else ""
         version = f"version {since.version} ({view_of_time(since.committed_at)}){earlier}"
@@ -98,6 +102,10 @@ def tables(history: RowHistory) -> list[Table]:
     """The columns, the changes and the dead letters of the row, without those that are empty."""
     shown = (_columns(history), _changes(history), _letters(history.dead_letters))
     return [of_row for of_row in shown if of_row.row_count]
+
+
+def _erased(to: int) -> str:
+    return f"it was erased, and changes up to {view_of_time(to)} are refused"
 
 
 def _shown_row(row: Json | None) -> str:

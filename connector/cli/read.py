@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from connector.cli.parameters import DURATION_S, MEMORY, TABLE, config_of, json_option
-from connector.cli.remedies import command_line
+from connector.cli.remedies import command_line, naming_option
 from connector.cli.terminal import err, escaped, out, show_event, show_table, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import EPOCH, MICROSECOND, view_of_bytes
@@ -88,7 +88,10 @@ def command(
         "allow_stale": allow_stale,
         "snapshot": snapshot,
     }
-    with read(config, name, **options, on_event=show_event, memory=memory) as table_read:
+    with (
+        naming_option("--allow-stale"),
+        read(config, name, **options, on_event=show_event, memory=memory) as table_read,
+    ):
         err(table_read.text)
         _report_missing(table_read.missing, config.tables[name].stream)
         if as_json:

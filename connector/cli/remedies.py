@@ -5,7 +5,8 @@ command: their errors and reasons have fields, and this module makes the command
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +34,18 @@ def command_line(words: str, *arguments: str, **options: str | None) -> str:
     if any(argument.startswith("-") for argument in arguments):
         line.append("--")
     return shlex.join([*line, *arguments])
+
+
+@contextmanager
+def naming_option(option: str) -> Iterator[None]:
+    """In errors of the block, the remedy names an option and not the argument of Python that the
+    service has: `allow_stale`.
+    """
+    try:
+        yield
+    except ConnectorError as error:
+        error.remedy = error.remedy.replace("(allow_stale)", f"({option})")
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +81,9 @@ _LIST_ALL_LETTERS: Final = (
     Template("dead-letters list --state any --json", (), _OF_STREAM, ("group",)),
 )
 _LIST_WRITE_STREAMS: Final = (Template("write-streams list", options=_OF_STREAM),)
-_STOP_BROKER: Final = (Template("broker stop", options=("folder",)),)
 
 TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "AS_OF_TOO_OLD": _STATUS,
-    "BROKER_FOLDER_IN_USE": _STOP_BROKER,
     "BROKER_UNREACHABLE": (Template("broker start", options=("port",)),),
     "COMMIT_FOREIGN": _REBUILD,
     "CONFIG_MISSING": (Template("--help"),),
@@ -94,7 +105,6 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "STREAM_PARTITION_UNKNOWN": (Template("partitions list", options=_OF_STREAM),),
     "TABLES_STOPPED": _STATUS,
     "TABLE_COLUMNS_CHANGED": _REBUILD,
-    "TABLE_COLUMN_LOST": _STATUS,
     "TABLE_DAMAGED": _REBUILD,
     "TABLE_MISSING": (Template("run --once"),),
     "TABLE_REJECTS_CHANGES": _REBUILD,
@@ -170,6 +180,9 @@ def command_of(code: str, of_error: Mapping[str, object]) -> str | None:
         topic = str(fields["topic"])
         fields["stream"] = change_topic(topic_of_tables(topic_of_catalog(topic)))
         fields["group"] = _group_of(topic)
+    if code == "TABLE_COLUMN_LOST" and fields.keys() >= {"table", "column"}:
+        words = (str(fields["table"]), "drop-column", str(fields["column"]))
+        return f"{command_line('table alter', *words)} --dry-run"
     lines = [template.line(fields) for template in TEMPLATES.get(code, ())]
     return None if not lines or None in lines else " && ".join(filter(None, lines))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 import click
 
 from connector.cli.layout import Table, wrapped
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, as_sentence
 
 if TYPE_CHECKING:
     from connector.events import Event
@@ -125,7 +125,7 @@ def show_error(error: ConnectorError) -> None:
     for name, text in (
         ("error", error.problem),
         ("cause", error.cause),
-        ("remedy", error.remedy),
+        ("remedy", as_sentence(error.remedy)),
         ("run", command_for(error)),
         ("code", error.code),
     ):

@@ -18,6 +18,7 @@ from connector.cli.parameters import (
 )
 from connector.cli.remedies import command_line
 from connector.cli.terminal import err, escaped, out, show_event, show_table, table
+from connector.errors import as_sentence
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.reports.write_stream_status import ReleaseStatus, named
@@ -139,7 +140,7 @@ def show(ctx: click.Context, stream: str | None, name: str) -> None:
     streams = list_write_streams(config, of_stream.name).write_streams
     if name not in streams:
         if similar := nearest(name, streams):
-            err(similar)
+            err(as_sentence(similar))
         raise fault_error(Fault.NOT_FOUND, name)
     out(to_line(streams[name].to_json()))
 

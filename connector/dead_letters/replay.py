@@ -204,11 +204,14 @@ def decide(
 
 def _why_not(letter: DeadLetter, status: LetterStatus) -> str:
     if not status.allows(Action.REPLAYED):
-        return (
-            ALREADY_REPLAYED
-            if status.state is LetterState.REPLAYED
-            else f"it is {status.state}: reopen it first"
+        if status.state is LetterState.REPLAYED:
+            return ALREADY_REPLAYED
+        if status.state is LetterState.COVERED:
+            return "it is covered: a rebuild brought its change into the table"
+        remedy = (
+            "reopen it first" if status.allows(Action.REOPENED) else "nothing can be done with it"
         )
+        return f"it is {status.state}: {remedy}"
     if letter.reason is Reason.TOO_LATE:
         return (
             f"{_TOO_LATE}: tombstones may have expired since, so lowmark merges no change below the"

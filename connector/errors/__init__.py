@@ -34,6 +34,11 @@ from types import MappingProxyType
 from typing import Self
 
 
+def as_sentence(text: str) -> str:
+    """The text with a capital letter at its begin."""
+    return text[:1].upper() + text[1:]
+
+
 class ConnectorError(Exception):
     """A situation that lowmark cannot repair.
 
@@ -66,7 +71,8 @@ class ConnectorError(Exception):
         return self
 
     def __str__(self) -> str:
-        return ". ".join(part for part in (self.problem, self.cause, self.remedy) if part)
+        parts = (self.problem, self.cause, as_sentence(self.remedy))
+        return ". ".join(part for part in parts if part)
 
 
 class ConfigError(ConnectorError):
@@ -106,7 +112,7 @@ class InvalidChangeError(ConnectorError, ValueError):
     def in_batch(self, index: int) -> None:
         """Set the index of the change in its batch, and add it to `problem`."""
         self.index = index
-        self.problem = f"of the change at index {index}, {self.problem}"
+        self.problem = f"The change at index {index} is invalid: {self.problem}"
 
 
 class JsonViewError(ConnectorError):

@@ -132,7 +132,9 @@ def definition_different(table: str, differences: str) -> TableError:
         "TABLE_DEFINITION_DIFFERENT",
         f"Table {table} exists with another definition: {differences}",
         "Its rows were written with the old definition",
-        "Undo the change, rename the column, or declare a table with another name",
+        "Undo the change. For another type, cell, encoding or name of a column, drop the column"
+        " from the table, and add one with another name. For another key, source, order or"
+        " versions, declare a table with another name",
         table=table,
     )
 
@@ -154,6 +156,7 @@ def column_lost(table: str, column: str) -> TableError:
         "A missing line of the configuration drops no column, because it may be a mistake",
         "Declare the column again, or drop it from the table",
         table=table,
+        column=column,
     )
 
 

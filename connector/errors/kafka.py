@@ -96,7 +96,7 @@ def topic_missing(topic: str, servers: str) -> TopicError:
         "TOPIC_MISSING",
         f"There is no topic {topic}",
         f"Kafka at {servers} does not have it",
-        "Create the topic",
+        "Check the name of the topic. If it is right, create the topic",
         topic=topic,
     )
 
@@ -420,12 +420,23 @@ def spark_records_deleted(what: str) -> TopicError:
     )
 
 
-def broker_folder_in_use(folder: Path, cause: str) -> BrokerError:
+def broker_folder_in_use(folder: Path, pid: int, address: str) -> BrokerError:
     return BrokerError(
         "BROKER_FOLDER_IN_USE",
         f"A running broker uses the folder {folder}",
-        cause,
-        "Use this broker with its port, stop it first, or choose another folder",
+        f"Process {pid} serves {address}",
+        f"Use this broker: correct bootstrap_servers in your configuration to {address}. For a"
+        " second broker, choose another folder. For another port, stop this broker first",
+        folder=folder,
+    )
+
+
+def broker_starting(folder: Path) -> BrokerError:
+    return BrokerError(
+        "BROKER_FOLDER_IN_USE",
+        f"A running broker uses the folder {folder}",
+        "Another process is starting a broker",
+        "Wait until it has started, and use this broker, or choose another folder",
         folder=folder,
     )
 

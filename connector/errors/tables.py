@@ -178,9 +178,11 @@ def cut_missing(tables: str, table: str | None = None) -> TableError:
         "CUT_MISSING",
         f"There is no consistent cut of {tables}",
         "The tables belong to several streams, or the low watermark is not known yet, or a table is"
-        " not at a consistent cut, or the cut has expired",
-        "Check the status of the stream. Until there is a cut, read each table without a snapshot."
-        " To keep cuts longer, set a longer snapshot_retention",
+        " not at a consistent cut, or the cut has expired, or an erasure of a row removed all cuts"
+        " from before, and no pipeline has run since",
+        "Check the status of the stream. If the pipeline does not run, start it: it records a new"
+        " cut. Until then, read each table without a snapshot. To keep cuts longer, set a longer"
+        " snapshot_retention",
         table=table,
     )
 

@@ -16,7 +16,7 @@ from connector.dead_letters.ledger import OPEN_STATES
 from connector.errors import TopicError, check_note
 from connector.errors.changelog import pipeline_running
 from connector.events import OnEvent, log_event
-from connector.records.views import Time, Viewed
+from connector.records.views import Shown, Time, Viewed
 from connector.services.dead_letters import DeadLetters
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 class KafkaRecords:
     """Records of an erased row that a topic may still have: their number, the first and the last
     offset, and the time at which Kafka may delete the newest one (µs). None: never.
+
+    `kept_by` is the id of the first open dead letter of another row before them. A Kafka partition
+    of a dead-letter topic can only be deleted up to it.
     """
 
     topic: str
@@ -50,6 +53,7 @@ class KafkaRecords:
     first_offset: int
     last_offset: int
     kept_until: Time | None
+    kept_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +61,17 @@ class EraseReport(Viewed):
     """The result of an erasure. `erase` documents the fields."""
 
     tables: tuple[str, ...]
+    found_in: tuple[str, ...]
+    changelog_records: int
     erased_to: Time
     kafka: tuple[KafkaRecords, ...]
     letters: int = 0
     deleted_to: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+    @property
+    def is_known(self) -> Shown[bool]:
+        """Whether the changelog, a table or Kafka had the row."""
+        return bool(self.found_in or self.changelog_records or self.kafka or self.letters)
 
 
 def erase(
@@ -93,10 +104,11 @@ def erase(
         on_event: Receives events.
 
     Returns:
-        The `tables`, the newest commit timestamp that is refused (µs), the records that `kafka`
-        still has, in the change topic and in the dead-letter topics of the stream and of groups of
-        readers, and how many dead `letters` are closed as erased. `deleted_to` has by dead-letter
-        topic the offset up to which each Kafka partition was deleted.
+        The `tables` of the source table, those where the row was `found_in`, the number of its
+        `changelog_records`, the newest commit timestamp that is refused (µs), the records that
+        `kafka` still has, in the change topic and in the dead-letter topics of the stream and of
+        groups of readers, and how many dead `letters` are closed as erased. `deleted_to` has by
+        dead-letter topic the offset up to which each Kafka partition was deleted.
 
     Raises:
         ConfigError: There is no such table, or `why` or `by` cannot be stored.
@@ -120,15 +132,16 @@ def erase(
         letters = _letters_of(config, definition, row_key, by, on_event)
         session = session_of(config, spark, stack, on_event, for_writing=not dry_run)
         stored = _Stored.open(config, definition, row_key, letters[0].service.schemas, session)
+        extent = stored.extent()
         if dry_run:
-            return EraseReport((*stored.tables,), now_us(), _in_kafka(stored, letters))
+            return EraseReport((*stored.tables,), *extent, now_us(), _in_kafka(stored, letters))
         record = stored.erase(why, by, begun_at)
         closed = {of_topic.topic: of_topic.close(why) for of_topic in letters}
         stored.overrides.add(replace(record, ended_at=now_us()))
         kafka = _in_kafka(stored, letters)
     deleted_to = {topic: offsets for topic, (_, offsets) in closed.items() if offsets}
     count = sum(count for count, _ in closed.values())
-    return EraseReport((*stored.tables,), record.erased_to, kafka, count, deleted_to)
+    return EraseReport((*stored.tables,), *extent, record.erased_to, kafka, count, deleted_to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +205,13 @@ class _Stored:
         History(warehouse_of(self.config)).forget_cuts(stream, versions)
         return record
 
+    def extent(self) -> tuple[tuple[str, ...], int]:
+        """The tables that have the row, and the number of its records in the changelog."""
+        from connector.spark.storage.erase import has_row
+
+        names = (name for name, table in self.tables.items() if has_row(table, self.row_key))
+        return (*names,), self.changelog.rows().where(self.where).count()
+
     def in_topic(self) -> Iterator[KafkaRecords]:
         """The records of the row that the change topic may still have."""
         from connector.kafka import topics
@@ -235,7 +255,7 @@ class _Letters:
         """
         from connector.kafka import topics
 
-        ids = {letter.id for letter, _ in self._of_row()}
+        ids = {letter.id for letter, _ in self._all() if self._is_of_row(letter)}
         closed = self.service.erase(ids, why=why) if ids else 0
         ledger, deletable, is_open = self.service.ledger(), dict[int, int](), set[int]()
         for letter, position in self._all():
@@ -250,17 +270,23 @@ class _Letters:
 
     def left(self) -> Iterator[KafkaRecords]:
         """Those that the topic still has. It keeps them for ever."""
-        offsets: dict[int, list[int]] = {}
-        for _, position in self._of_row():
-            offsets.setdefault(position.kafka_partition, []).append(position.offset)
-        for number, at in sorted(offsets.items()):
-            yield KafkaRecords(self.topic, number, len(at), at[0], at[-1], None)
-
-    def _of_row(self) -> Iterator[tuple[DeadLetter, Position]]:
+        ledger, offsets = self.service.ledger(), dict[int, list[int]]()
+        first_open, kept_by = dict[int, str](), dict[int, str]()
         for letter, position in self._all():
-            of_row = (self.source, self.row_key, self.service.schemas)
-            if is_of(letter.key, letter.value, *of_row) is not None:
-                yield letter, position
+            number = position.kafka_partition
+            if self._is_of_row(letter):
+                offsets.setdefault(number, []).append(position.offset)
+                if number in first_open:
+                    kept_by[number] = first_open[number]
+            elif ledger.status(letter).state in OPEN_STATES:
+                first_open.setdefault(number, letter.id)
+        for number, at in sorted(offsets.items()):
+            of_records = (number, len(at), at[0], at[-1], None, kept_by.get(number))
+            yield KafkaRecords(self.topic, *of_records)
+
+    def _is_of_row(self, letter: DeadLetter) -> bool:
+        of_row = (self.source, self.row_key, self.service.schemas)
+        return is_of(letter.key, letter.value, *of_row) is not None
 
     def _all(self) -> Iterator[tuple[DeadLetter, Position]]:
         from connector.kafka.dead_letters.topic import read_letters

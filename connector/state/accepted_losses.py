@@ -11,6 +11,7 @@ from typing import Final
 
 from connector.records.views import view_of_time
 from connector.stored import from_text
+from connector.text import offsets_text
 
 Lost = Mapping[int, tuple[int, int]]
 """By Kafka partition: the first lost offset, and the next one that is left."""
@@ -71,7 +72,7 @@ def offsets_of(lost: Lost) -> str:
 def text_of(lost: Lost) -> str:
     """For example "Kafka partition 0, offsets 3 to 9"."""
     return "; ".join(
-        f"Kafka partition {number}, offsets {first} to {following - 1}"
+        f"Kafka partition {number}, {offsets_text(first, following - 1)}"
         for number, (first, following) in lost.items()
     )
 

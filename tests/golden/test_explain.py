@@ -17,12 +17,15 @@ import pytest
 from deltalake import CommitProperties, DeltaTable
 
 from connector import cli
+from connector.cli.explain import facts, messages
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import BrokerError, ConfigError, TableError
+from connector.lake.overrides import Overrides
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Reason
 from connector.services import explain, read
 from connector.services.rows.explain import RowHistory
+from connector.state.erased_keys import EraseKey, key_hash
 from connector.tables.explain import Outcome
 from tests.golden.make_warehouse import EXPECTED, FOLDER, TABLE, as_json
 from tests.spark.streams import STREAM
@@ -228,6 +231,31 @@ def test_the_command_says_that_a_key_never_existed(capsys: pytest.CaptureFixture
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "accounts has no change of z: it never existed" in printed.err
+
+
+def test_an_erased_row_is_not_one_that_never_existed(
+    tmp_path: Path,
+) -> None:
+    """SUB-6, OPR-2: it is not a row that never existed, and no version will show it."""
+    warehouse = copytree(FOLDER, tmp_path / "w")
+    config = replace(CONFIG, warehouse=str(warehouse))
+    overrides = Overrides(str(warehouse))
+    for key in (b"b", b"z"):
+        hashed = key_hash(overrides.erasure_secret(bytes(32)), TABLE.source, key)
+        overrides.add(EraseKey(0, "s", TABLE.source, hashed, 1_714_475_984_000_000, "w", 1, "me"))
+    unknown, known = (
+        explained("z", config),
+        replace(explained("b", config), shown_since=None, row=None),
+    )
+    assert unknown.erased_to == known.erased_to == 1_714_475_984_000_000
+    erased = "it was erased, and changes up to 2024-04-30T11:19:44.000000Z are refused"
+    assert f"accounts has no change of z: {erased}" in list(messages(unknown))
+    assert ("shown since", f"no version of the table shows it: {erased}") in list(facts(known))
+    (warehouse / "_connector/erasure_secret").unlink()
+    lost = explained("z", config)
+    assert lost.erased_to is None
+    assert any(one.startswith("Erasures: ") for one in lost.not_looked_at)
+    assert explained("a").erased_to is None
 
 
 @pytest.mark.usefixtures("settings")

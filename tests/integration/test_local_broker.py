@@ -61,6 +61,9 @@ def test_a_folder_with_a_live_broker_is_refused(live: LocalBroker) -> None:
     with pytest.raises(BrokerError, match="A running broker uses the folder") as caught:
         LocalBroker.start(live.folder, jar_store())
     assert f"Process {live.pid} serves {live.bootstrap_servers}" in caught.value.cause
+    assert f"correct bootstrap_servers in your configuration to {live.bootstrap_servers}" in (
+        caught.value.remedy
+    )
 
 
 def test_a_live_broker_is_found_and_used_again(live: LocalBroker) -> None:

@@ -93,7 +93,7 @@ def test_a_missing_topic_is_named_with_a_remedy(kafka: KafkaConfig) -> None:
     with pytest.raises(TopicError, match=r"There is no topic test\.missing") as caught:
         topics.describe(kafka, "test.missing")
     assert (caught.value.remedy, caught.value.fields) == (
-        "Create the topic",
+        "Check the name of the topic. If it is right, create the topic",
         {"topic": "test.missing"},
     )
 

@@ -138,7 +138,7 @@ def test_commit_list_show_and_discard(
     assert cli.invoke(["write-streams", "show", "--stream", "s", "w1/rows"]) == 0
     assert json.loads(capsys.readouterr().out) == found[0]
     assert cli.invoke(["write-streams", "show", "--stream", "s", "w1/row"]) == 1
-    assert "did you mean w1/rows?" in capsys.readouterr().err
+    assert "Did you mean w1/rows?" in capsys.readouterr().err
     assert cli.invoke(["write-streams", "list", "--stream", "s"]) == 0
     assert "w3/rows" in capsys.readouterr().out
     with pytest.raises(WriteStreamError) as late:

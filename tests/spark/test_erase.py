@@ -23,6 +23,7 @@ from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig
 from connector.dead_letters.envelope import consumer_letter
+from connector.dead_letters.filter import LetterFilter
 from connector.errors import TableError, WriterConflictError
 from connector.kafka import create_group_topics
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
@@ -41,7 +42,7 @@ from connector.services.rows.letters import rejected_letters
 from connector.services.status import status
 from connector.spark.ingest.ingest import Ingest
 from connector.spark.reader import read_table
-from connector.spark.storage.erase import erase_row, rows_of, tables_of
+from connector.spark.storage.erase import erase_row, has_row, rows_of, tables_of
 from connector.state import apply_level
 from connector.state.erased_keys import ErasedKeys, EraseKey, key_hash
 from connector.validation import KafkaRecord
@@ -192,6 +193,23 @@ def test_no_byte_of_an_erased_row_is_left(stream: Stream) -> None:
     assert sum(
         run.stop - run.start for step in logged.steps() for runs in step.values() for run in runs
     ) == len(stream.topic.offsets())
+
+
+def test_a_row_is_found_where_it_is(stream: Stream) -> None:
+    """OPR-2: a table has it as a row, as a tombstone, or as neither."""
+    tables = tables_of(stream.spark, str(stream.folder), "s", "t")
+    found = {
+        key: [name for name, table in tables.items() if has_row(table, key.encode())]
+        for key in (KEY, "c", "row 3", "d", "nothing")
+    }
+    both = ["accounts", "others"]
+    assert {key: sorted(names) for key, names in found.items()} == {
+        KEY: both,
+        "c": both,
+        "row 3": both,
+        "d": [],
+        "nothing": [],
+    }
 
 
 def steps_of(act: Callable[[Callable[[str], None]], None]) -> set[str]:
@@ -414,6 +432,13 @@ def test_the_service_erases_and_closes_the_letters(
             (f"{topic}.dead-letters", 2),
             (f"{topic}.dead-letters.group.g", 1),
         ]
+        found = (planned.is_known, planned.found_in, planned.changelog_records)
+        assert found == (True, ("accounts",), 3)
+        unknown = erase_service(
+            live.config, "accounts", b"999", why="ticket 12", dry_run=True, spark=spark
+        )
+        found = (unknown.is_known, unknown.found_in, unknown.changelog_records)
+        assert (found, unknown.tables) == ((False, (), 0), ("accounts",))
         assert files_with(Path(live.warehouse))
         with monkeypatch.context() as patch, pytest.raises(CrashError):
             patch.setattr(DeadLetters, "erase", lambda *_, **__: crash_at("letters")("letters"))
@@ -425,6 +450,7 @@ def test_the_service_erases_and_closes_the_letters(
 
         report = act(why="ticket 12")
         assert (report.tables, report.letters) == (("accounts",), 3)
+        assert (report.is_known, report.found_in, report.changelog_records) == (True, (), 0)
         assert report.deleted_to.keys() == {
             f"{topic}.dead-letters",
             f"{topic}.dead-letters.group.g",
@@ -444,6 +470,29 @@ def test_the_service_erases_and_closes_the_letters(
         live.pipeline().run_once()
         assert names_in(live) == {"b": "Bob", "c": "Cid", KEY: "again"}
         assert [result.verdict for result in audit(live.config)] == ["passed"]
+
+
+def test_an_open_letter_before_keeps_the_letters_of_a_row(
+    spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """OPR-2: the report names it, and after it was discarded, the same erasure ends the rest."""
+    with ExitStack() as stack:
+        topic = new_topic(kafka_partitions=1).topic
+        live = Live(spark, kafka, topic, tmp_path / "warehouse", stack)
+        live.send([(0, b"another", b"not Avro"), (0, KEY.encode(), b"Berenice")])
+        live.pipeline().run_once()
+        act = partial(erase_service, live.config, "accounts", KEY.encode(), spark=spark)
+        letters = DeadLetters(live.config, "s", by="me")
+        (before,) = (it for it, _ in letters.list(None) if it.key == b"another")
+        kept = [(f"{topic}.dead-letters", 1, before.id)]
+        for report in (act(why="ticket 12", dry_run=True), act(why="ticket 12")):
+            left = [(it.topic, it.records, it.kept_by) for it in report.kafka]
+            assert left == [(topic, 1, None), *kept]
+            assert report.deleted_to == {}
+        letters.discard(LetterFilter(ids=frozenset({before.id})), why="not Avro")
+        report = act(why="ticket 12")
+        assert [(it.topic, it.kept_by) for it in report.kafka] == [(topic, None)]
+        assert report.deleted_to.keys() == {f"{topic}.dead-letters"}
 
 
 @pytest.mark.systems

@@ -14,6 +14,7 @@ from connector.config.settings import StreamConfig
 from connector.lake.state_reader import progress_of
 from connector.records.codec import encode, frame
 from connector.records.model import CONTROL_KEY, ChildPartition, ChildPartitions, Heartbeat
+from connector.records.views import view_of_time
 from connector.reports.stream_status import stream_status
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import Ignored
@@ -174,7 +175,7 @@ def test_late_changes_are_applied_and_counted_and_too_late_ones_rejected(stream:
     (letter,) = stream.letters
     assert (letter.reason, letter.detail) == (
         "TOO_LATE",
-        f"commit_timestamp is {horizon - 1}, the horizon was {horizon}",
+        f"commit_timestamp is {view_of_time(horizon - 1)}, the horizon was {view_of_time(horizon)}",
     )
     stream.apply(table)
     assert sorted(map(str, shown(table))) == ["late", "old"], "new is not below the low watermark"

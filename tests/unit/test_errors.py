@@ -90,4 +90,4 @@ def test_errors_carry_the_numbers_that_programs_want() -> None:
     error = JsonViewError(
         "FIELD_INVALID", "x is not a field", "it was removed", "leave it out", field="x"
     )
-    assert (error.field, str(error)) == ("x", "x is not a field. it was removed. leave it out")
+    assert (error.field, str(error)) == ("x", "x is not a field. it was removed. Leave it out")

@@ -28,7 +28,7 @@ from connector.records.model import (
     kafka_key,
 )
 from connector.records.rejection import Position, Reason, Rejection
-from connector.records.views import YEAR_2000
+from connector.records.views import YEAR_2000, view_of_time
 from connector.validation import (
     EARLIEST_ARRIVAL,
     MAX_AHEAD_US,
@@ -360,7 +360,8 @@ def test_a_change_below_the_horizon_is_too_late() -> None:
     assert isinstance(verdict(horizon=NOW), ChangeRecord)
     rejection = verdict(horizon=NOW + 1)
     assert rejection == Rejection(
-        Reason.TOO_LATE, f"commit_timestamp is {NOW}, the horizon was {NOW + 1}"
+        Reason.TOO_LATE,
+        f"commit_timestamp is {view_of_time(NOW)}, the horizon was {view_of_time(NOW + 1)}",
     )
     assert isinstance(verdict(Heartbeat("p", NOW), horizon=NOW + 1), ChangeRecord)
     assert reason(tables=frozenset({"other"}), horizon=NOW + 1) is Reason.UNKNOWN_TABLE

@@ -221,8 +221,7 @@ class LocalBroker:
         self.stop()
 
     def _in_use(self) -> BrokerError:
-        cause = f"Process {self.pid} serves {self.bootstrap_servers}"
-        return broker_folder_in_use(self.folder, cause)
+        return broker_folder_in_use(self.folder, self.pid, self.bootstrap_servers)
 
     def _end(self, how: signal.Signals) -> None:
         if self._guard is not None:

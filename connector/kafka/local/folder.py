@@ -17,9 +17,9 @@ from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
 from connector.errors.kafka import (
     broker_folder_damaged,
-    broker_folder_in_use,
     broker_folder_unusable,
     broker_not_started,
+    broker_starting,
     port_in_use,
 )
 from connector.kafka import client
@@ -104,7 +104,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise broker_folder_in_use(folder, "Another process is starting a broker") from error
+            raise broker_starting(folder) from error
         yield
 
 

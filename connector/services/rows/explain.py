@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from connector import warehouse as paths
 from connector.config.settings import find_table
-from connector.errors import BrokerError, TopicError
+from connector.errors import BrokerError, TableError, TopicError
 from connector.records.codec import Schemas
 from connector.records.json_view import view_of_entry
 from connector.records.model import DataChange, Truncate
@@ -46,6 +46,7 @@ from connector.services.rows.versions import (
 from connector.services.warehouses import warehouse_of
 from connector.sources.changes import POSITION_HEADER, RECORD_HEADER
 from connector.state.damage import reading
+from connector.state.erased_keys import key_hash
 from connector.state.stream_progress import Progress
 from connector.stored import from_stored
 from connector.tables.definition import TableDefinition
@@ -133,6 +134,7 @@ class RowHistory(Viewed):
     trimmed_to: int
     not_looked_at: tuple[str, ...]
     is_confirmed: bool | None
+    erased_to: Time | None
 
     @property
     def _view_of_row(self) -> Annotated[Json | None, Mark.SHOWN, Named("row")]:
@@ -178,6 +180,8 @@ def explain(
             None: the newest version does not, or the key never existed.
         - Batches up to `trimmed_to` have left the changelog. `not_looked_at` has a sentence for
             each source that could not be read.
+        - `erased_to`: the row was erased, and changes up to this commit timestamp (µs) are refused.
+            None: it was not erased, or `not_looked_at` says why it is not known.
         - `is_confirmed`: the table has the row that the changelog gives. None: the changelog is not
             complete.
 
@@ -200,6 +204,11 @@ def explain(
         not_looked_at.append(
             f"Changes of batches up to {log.trimmed_to}: they have left the changelog"
         )
+    erased_to = None
+    try:
+        erased_to = _erased_to(config, definition, row_key)
+    except TableError as error:  # for example without the right to read the secret of the hashes
+        not_looked_at.append(f"Erasures: {error.problem}")
     changes = [_change(states, log, logged, None) for logged in accepted]
     by_id = {letter.id: letter for letter in letters}
     changes += [_change(states, log, logged, by_id.get(letter.id)) for logged, letter in rejected]
@@ -208,7 +217,20 @@ def explain(
         changes=tuple(sorted(changes, key=_in_order)),
         dead_letters=letters,
         not_looked_at=tuple(not_looked_at),
+        erased_to=erased_to,
     )
+
+
+def _erased_to(config: ConnectorConfig, definition: TableDefinition, row_key: bytes) -> int | None:
+    """The commit timestamp (µs) up to which changes of the row are refused. None: the row was not
+    erased (OPR-2).
+    """
+    from connector.lake.overrides import Overrides
+
+    erased = Overrides(warehouse_of(config)).erased(definition.stream)
+    if not erased.erased_to:
+        return None
+    return erased.erased_to.get(key_hash(erased.secret, definition.source, row_key))
 
 
 def _history(
@@ -241,6 +263,7 @@ def _history(
         trimmed_to=log.trimmed_to,
         not_looked_at=(),
         is_confirmed=is_same if is_complete else None,
+        erased_to=None,
     )
 
 

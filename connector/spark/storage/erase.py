@@ -50,6 +50,20 @@ def tables_of(spark: SparkSession, warehouse: str, stream: str, source: str) -> 
     }
 
 
+def has_row(table: Table, row_key: bytes) -> bool:
+    """Whether the newest version of a table has a row, a remembered delete of it, or changes of it
+    that wait for a dead letter.
+    """
+    _, state = table.newest()
+    if any(row.row_key == row_key for row in state.blocked_rows):
+        return True
+    rows = [table.rows()]
+    if table.tombstones.exist(state):
+        rows.append(table.tombstones.rows(state, table.layout))
+    where = table.is_row(row_key)
+    return any(not each.where(where).isEmpty() for each in rows)
+
+
 def erase_row(
     changelog: Changelog,
     tables: Collection[Table],

@@ -538,17 +538,21 @@ class Table:
         """How long every version is kept, in seconds."""
         return self._retention.log_s if self.log.is_known else self._retention.table_file_s
 
-    def erase(self, row_key: bytes, begun_at: int, on_step: Callable[[str], None]) -> None:
-        """Remove a row, its tombstones, and all older versions of the table (OPR-2). No apply may
-        run at `begun_at` (µs). It can be repeated.
-        """
-        name, key = self._definition.name, self._definition.key
-        bucket = bucket_of(row_key, self.layout.buckets)
+    def is_row(self, row_key: bytes) -> str:
+        """Whether a row of the table or of its tombstones has this row key, as SQL."""
+        key = self._definition.key
         values = key_columns(key, key_pieces(key, f"X'{row_key.hex()}'"))
         parts = (
             f"{part} <=> {value}" for part, value in zip(self.layout.keys, values, strict=True)
         )
-        where = " AND ".join((f"{BUCKET} = {bucket}", *parts))
+        return " AND ".join((f"{BUCKET} = {bucket_of(row_key, self.layout.buckets)}", *parts))
+
+    def erase(self, row_key: bytes, begun_at: int, on_step: Callable[[str], None]) -> None:
+        """Remove a row, its tombstones, and all older versions of the table (OPR-2). No apply may
+        run at `begun_at` (µs). It can be repeated.
+        """
+        name, where = self._definition.name, self.is_row(row_key)
+        bucket = bucket_of(row_key, self.layout.buckets)
         with self._explained():
             rewritten = without_rows(self._spark, self.path, where, bucket=bucket)
             if rewritten is not None:

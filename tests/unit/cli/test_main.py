@@ -91,10 +91,18 @@ def test_an_unknown_table_is_named_with_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "connector.toml").write_text(text)
     ended = connector("read", "fles", cwd=tmp_path)
     assert ended.returncode == 1
-    assert "did you mean files?" in ended.stderr
+    assert "Did you mean files?" in ended.stderr
     ended = connector("read", "files", "--json", cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "There is no table at" in ended.stderr
+
+
+def test_an_unknown_command_is_named_with_the_nearest(tmp_path: Path) -> None:
+    """OPS-10"""
+    ended = connector("stauts", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "No such command 'stauts'. Did you mean status?" in ended.stderr
+    assert "No such command 'zzz'." in connector("zzz", cwd=tmp_path).stderr
 
 
 CONFIG = """

@@ -113,7 +113,7 @@ def test_a_misspelt_stream_partition_is_not_closed(
 ) -> None:
     """WMK-8, WMK-9: a name has one life, so an unknown name is not ended in advance."""
     assert cli.invoke(["partitions", "close", "--stream", "s", "rihgt", "--why", "gone"]) == 1
-    assert "did you mean right?" in capsys.readouterr().err
+    assert "Did you mean right?" in capsys.readouterr().err
     assert cli.invoke(["partitions", "close", "--stream", "s", "right"]) == 2
     assert cli.invoke(["partitions", "close", "--stream", "s", "right", "--why", " "]) == 2
     assert Overrides(str(folder)).requests(ClosePartition, "s", above=0) == []

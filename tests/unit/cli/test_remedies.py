@@ -20,13 +20,14 @@ from connector.cli.remedies import (
     command_for,
     command_line,
     command_of_reason,
+    naming_option,
 )
 from connector.errors import ConnectorError, InvalidChangeError
+from connector.errors.tables import table_stale
 from connector.reports.reasons import Reason
 from tests.error_codes import PACKAGE
 
 FIELDS = {
-    "folder": ".lowmark/my broker",
     "group": "index",
     "ingest_batch": 7,
     "port": 9092,
@@ -112,13 +113,17 @@ def test_a_command_has_the_values_of_its_error() -> None:
     )
     assert command("TABLE_MISSING") == "connector run --once"
     assert command("TABLE_COLUMNS_CHANGED", table="T") == "connector table rebuild T"
+    line = command("TABLE_COLUMN_LOST", table="a b", column="note")
+    assert line == "connector table alter 'a b' drop-column note --dry-run"
+    assert parses(line)
+    assert command("TABLE_COLUMN_LOST", table="a b") is None
     assert command("TABLE_DAMAGED", table="a b") == "connector table rebuild 'a b'"
     assert (
         command("STREAM_PARTITION_UNKNOWN", stream="-s") == "connector partitions list --stream -s"
     )
     assert command("BROKER_UNREACHABLE", port=9092) == "connector broker start --port 9092"
     assert command("BROKER_UNREACHABLE", port=None) is None
-    assert command("BROKER_FOLDER_IN_USE") is None
+    assert command("BROKER_FOLDER_IN_USE", folder="f") is None, "the broker may be in use"
     assert command("TOPIC_MISSING", topic="orders.dead-letters.ledger") == (
         "connector topic create --stream orders"
     )
@@ -207,3 +212,11 @@ def test_commands_are_found_in_a_made_up_module() -> None:
     )
     assert sorted(commands_named(source)) == ["connector --config", "connector table"]
     assert [*options_named(source)] == ["--execute"]
+
+
+def test_a_stale_table_leads_to_the_option_and_not_to_an_argument() -> None:
+    """OPS-10"""
+    error = table_stale("T", "90 s old", "60", "ingest is behind", None)
+    with pytest.raises(ConnectorError) as caught, naming_option("--allow-stale"):
+        raise error
+    assert caught.value.remedy.endswith("or read the table as it is (--allow-stale)")

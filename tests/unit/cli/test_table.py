@@ -102,7 +102,7 @@ def test_a_table_that_is_not_configured_is_named_with_the_nearest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.invoke(["table", "set", "onne", "max_staleness=5m"]) == 1
-    assert "did you mean one?" in capsys.readouterr().err
+    assert "Did you mean one?" in capsys.readouterr().err
 
 
 def test_a_read_takes_the_bound_that_is_set(
@@ -143,7 +143,7 @@ def test_jobs_are_listed_the_newest_first(folder: Path, capsys: pytest.CaptureFi
     assert "full\\x1b[2J" in shown
     assert "90.0 s" not in shown
     assert cli.invoke(["jobs", "--table", "onne"]) == 1
-    assert "did you mean one?" in capsys.readouterr().err
+    assert "Did you mean one?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

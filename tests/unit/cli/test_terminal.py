@@ -57,7 +57,7 @@ def test_an_error_is_problem_cause_remedy_and_code_on_standard_error(
     assert said.out == ""
     assert said.err == (
         "error:  the problem\\x1b[31m\ncause:  the cause\n"
-        "remedy: the remedy\ncode:   SYSTEM_ERROR\n"
+        "remedy: The remedy\ncode:   SYSTEM_ERROR\n"
     )
 
 
@@ -66,7 +66,7 @@ def test_the_command_that_helps_is_shown_between_remedy_and_code(
 ) -> None:
     show_error(ConnectorError("TABLE_DAMAGED", "the problem", "", "the remedy", table="a b\x1b"))
     assert capsys.readouterr().err == (
-        "error:  the problem\nremedy: the remedy\n"
+        "error:  the problem\nremedy: The remedy\n"
         "run:    connector table rebuild 'a b\\x1b'\ncode:   TABLE_DAMAGED\n"
     )
 

@@ -101,7 +101,7 @@ def test_nothing_else_is_released(folder: Path, capsys: pytest.CaptureFixture[st
     """A slip of the pen, and a request without a reason."""
     assert cli.invoke(["transactions", "release", "--stream", "s", "tx-8", "--why", "lost"]) == 1
     said = capsys.readouterr().err
-    assert "did you mean tx-7?" in said
+    assert "Did you mean tx-7?" in said
     assert "transactions list --stream s" in said
     assert cli.invoke(["transactions", "release", "--stream", "s", "tx-7"]) == 2
     assert cli.invoke(["transactions", "release", "--stream", "s", "tx-7", "--why", " "]) == 2

@@ -266,7 +266,7 @@ def test_a_key_is_ordered_unless_a_form_or_a_delimiter_is_set(key: str, form: Ke
         ("", ["warehouse is not set", "[kafka] is not set"]),
         (
             "warehouse = 'wh'\n[kafka]\n",
-            ["kafka.bootstrap_servers is not set", "write bootstrap_servers ="],
+            ["kafka.bootstrap_servers is not set", "Write bootstrap_servers ="],
         ),
         ("warehouse = 'wh'\nkafka = 1\n", ["kafka is 1", "a section"]),
         (
@@ -282,10 +282,10 @@ def test_a_key_is_ordered_unless_a_form_or_a_delimiter_is_set(key: str, form: Ke
             ["kafka.bootstrap.servers", "bootstrap_servers"],
         ),
         (SMALLEST + "ssl = []\n", ["kafka.ssl is []"]),
-        (SMALLEST + "[strems.s]\n", ["The section strems is not known", "did you mean streams?"]),
+        (SMALLEST + "[strems.s]\n", ["The section strems is not known", "Did you mean streams?"]),
         (
             SMALLEST + "[streams.s]\ndelete_retenton = '1d'\n",
-            ["streams.s.delete_retenton", "did you mean delete_retention?"],
+            ["streams.s.delete_retenton", "Did you mean delete_retention?"],
         ),
         (
             SMALLEST + "[streams.s]\nstall_after = '5 minutes'\n",
@@ -305,7 +305,7 @@ def test_a_key_is_ordered_unless_a_form_or_a_delimiter_is_set(key: str, form: Ke
         ),
         (
             SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n[tables.t.key]\nxyzzy = 1\n",
-            ["tables.t.key.xyzzy", "remove it, or use one of: columns, delimiter, form"],
+            ["tables.t.key.xyzzy", "Remove it, or use one of: columns, delimiter, form"],
         ),
         (
             SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n[[tables.t.columns]]\nxyzzy = 1\n",
@@ -316,7 +316,7 @@ def test_a_key_is_ordered_unless_a_form_or_a_delimiter_is_set(key: str, form: Ke
         (SMALLEST + "[streams.s]\ntopic = 'a.dead-letters'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.s]\ntopic = 'a.write-streams'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.s]\ntopic = 'a.tables'\n", ["streams.s.topic"]),
-        (SMALLEST + "[streams.'a/../b']\n", ["streams.a/../b", "rename"]),
+        (SMALLEST + "[streams.'a/../b']\n", ["streams.a/../b", "Rename"]),
         (
             SMALLEST + "[streams.a]\ntopic = 't'\n[streams.b]\ntopic = 't'\n",
             ["streams.b.topic", "streams.a"],
@@ -324,11 +324,11 @@ def test_a_key_is_ordered_unless_a_form_or_a_delimiter_is_set(key: str, form: Ke
         (SMALLEST + "[tables.t]\n", ["tables.t.stream is not set"]),
         (
             SMALLEST + "[streams.orders]\n[tables.t]\nstream = 'order'\n",
-            ["tables.t.stream", "did you mean orders?"],
+            ["tables.t.stream", "Did you mean orders?"],
         ),
         (
             SMALLEST + "[streams.orders]\n[tables.t]\nstream = 'x'\n",
-            ["tables.t.stream", "allowed: orders", "add a section [streams.x]"],
+            ["tables.t.stream", "allowed: orders", "Add a section [streams.x]"],
         ),
         (SMALLEST + "[registry]\n", ["registry.url is not set"]),
         (SMALLEST + "[registry]\nurl = 'ftp://x'\n", ["registry.url"]),
@@ -357,7 +357,7 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
         ("apply_every = 0\n", ["tables.t.apply_every is 0", "of at least 1 s"]),
         (
             "max_stalenes = '1m'\n",
-            ["The setting tables.t.max_stalenes is not known", "did you mean max_staleness?"],
+            ["The setting tables.t.max_stalenes is not known", "Did you mean max_staleness?"],
         ),
         ("columns = 1\n", ["tables.t.columns", "[[tables.t.columns]]"]),
         ("key = 'id'\n", ["tables.t.key", "a section"]),
@@ -374,7 +374,7 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
         ("buckets = 8192\n", ["tables.t.buckets", "8192"]),
         (
             "[tables.t.key]\ncolumns = [{ type = 'STRING' }]\n",
-            ["tables.t.key.columns[0].name is not set", 'write name = "id"'],
+            ["tables.t.key.columns[0].name is not set", 'Write name = "id"'],
         ),
         (
             "[tables.t.key]\ncolumns = [{ name = '_a' }, { name = '_b' }]\n",
@@ -382,7 +382,7 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
         ),
         (
             "[[tables.t.columns]]\nname = 'a'\ntype = 'INT64'\n",
-            ["tables.t.columns[0].family is not set", "write family = "],
+            ["tables.t.columns[0].family is not set", "Write family = "],
         ),
         (
             "[tables.t.key]\ncolumns = [{ name = 'a', type = 'FLOAT64' }]\n",
@@ -394,7 +394,7 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
         ),
         (
             "[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'INT'\n",
-            ["tables.t.columns[0].type", "did you mean INT64?"],
+            ["tables.t.columns[0].type", "Did you mean INT64?"],
         ),
         (
             "[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'INT64'\nkind = 'x'\n",
@@ -518,7 +518,7 @@ def test_a_qualifier_that_is_not_utf_8_is_named() -> None:
 def test_a_type_of_other_databases_is_answered_with_ours(theirs: str, ours: str) -> None:
     """OPS-1: every error says what to do."""
     column = f"[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = '{theirs}'\n"
-    assert f"did you mean {ours}?" in str(error_of(TABLE + column))
+    assert f"Did you mean {ours}?" in str(error_of(TABLE + column))
 
 
 @pytest.mark.parametrize(

@@ -413,7 +413,7 @@ def test_one_fault_is_itself_and_several_are_listed() -> None:
     )
     assert all_in_one([one]) is one
     assert (
-        "2 settings are wrong:\n  - a is 1. allowed: 2. write 2\n  - b is 1"
+        "2 settings are wrong:\n  - a is 1. allowed: 2. Write 2\n  - b is 1"
         in all_in_one([one, two]).problem
     )
 

@@ -82,8 +82,8 @@ def test_a_local_master_is_one_process(master: str) -> None:
         ('"spark.delta.logStore.s3a.impl" = "a.B"', "must never replace another one"),
         ('"spark.delta.logStore.class" = "a.B"', "must never replace another one"),
         ('"spark.databricks.delta.vacuum.parallelDelete.enabled" = true', "lowmark's own rules"),
-        ('"spark.jars" = "a.jar"', "write extra_jars there"),
-        ('"spark.master" = "yarn"', "write master there"),
+        ('"spark.jars" = "a.jar"', "Write extra_jars there"),
+        ('"spark.master" = "yarn"', "Write master there"),
         ('"fs.s3a.endpoint" = "x"', "begins with spark."),
         ('"spark.x" = ["a"]', "text, a number, true or false"),
     ],
@@ -223,8 +223,8 @@ def test_a_path_that_both_clients_read_alike_is_allowed(path: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('access_key = "k"', "set secret_key, or remove both"),
-        ('secret_key = "k"', "set access_key, or remove both"),
+        ('access_key = "k"', "Set secret_key, or remove both"),
+        ('secret_key = "k"', "Set access_key, or remove both"),
         ('endpoint = "127.0.0.1:8333"', "http:// or https://"),
         ("path_style = 1", "true or false"),
     ],

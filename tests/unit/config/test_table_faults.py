@@ -101,9 +101,9 @@ def _values_in(text: str) -> list[object]:
     values: list[object] = []
     if listed := re.search(r"allowed: (\w+(?:, \w+)+)\. ", text):
         values += listed[1].split(", ")
-    if meant := re.search(r"did you mean (\w+)\?", text):
+    if meant := re.search(r"Did you mean (\w+)\?", text):
         values.append(meant[1])
-    if written := re.search(r"write (?!name|family)\w+ = (.+)$", text):
+    if written := re.search(r"Write (?!name|family)\w+ = (.+)$", text):
         values.append(tomllib.loads(f"x = {written[1]}")["x"])
     return [*values, None] if "Remove the setting" in text else values
 

@@ -145,6 +145,8 @@ def test_a_control_record_is_sent_to_its_original_kafka_partition() -> None:
         (LetterState.REPLAYED, "it is already replayed"),
         (LetterState.PARKED, "it is parked: reopen it first"),
         (LetterState.DISCARDED, "it is discarded: reopen it first"),
+        (LetterState.ERASED, "it is erased: nothing can be done with it"),
+        (LetterState.COVERED, "it is covered: a rebuild brought its change into the table"),
     ],
 )
 def test_only_an_open_letter_is_replayed(state: LetterState, why: str) -> None:

@@ -562,7 +562,9 @@ def test_a_record_of_a_write_session_is_refused_and_others_go_on(
             with pytest.raises(InvalidChangeError, match="only a write session sends"):
                 producer.send(record)
             if isinstance(record, DataChange):
-                with pytest.raises(InvalidChangeError, match="at index 1, write_stream is 'job/a'"):
+                with pytest.raises(
+                    InvalidChangeError, match="at index 1 is invalid: write_stream is 'job/a'"
+                ):
                     producer.send_many([change(20), record])
             producer.send(change(19))
             producer.flush()

@@ -97,7 +97,7 @@ def test_a_refused_row_refuses_its_batch(topic: KafkaConfig) -> None:
             6: "row",
             7: "total",
         }
-        assert "at index 2, total is 'x', but must be NUMERIC: " in str(caught.value)
+        assert "at index 2 is invalid: total is 'x', but must be NUMERIC: " in str(caught.value)
         with pytest.raises(RowErrors, match="colour is 'red'"):
             writer.upsert(rows[1])
         with pytest.raises(RowErrors, match="total is 'x'"):

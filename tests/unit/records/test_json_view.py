@@ -596,7 +596,7 @@ def test_an_annotated_dataclass_is_read_by_name_and_null_is_missing() -> None:
     assert read == (Header("a"),)
     with pytest.raises(JsonViewError, match=r"headers\[0\]\.name is missing"):
         read_value(tuple[Header, ...], [{"value": "b"}], "headers")
-    with pytest.raises(JsonViewError, match=r"headers\[0\]\.nam is not a field.*did you mean name"):
+    with pytest.raises(JsonViewError, match=r"headers\[0\]\.nam is not a field.*Did you mean name"):
         read_value(tuple[Header, ...], [{"nam": "a"}], "headers")
 
 

@@ -46,5 +46,5 @@ def test_a_table_is_unconfirmed_after_a_loss_until_its_own_confirmation(tables: 
 
 def test_lost_offsets_are_named() -> None:
     assert text_of({0: (3, 10), 2: (0, 1)}) == (
-        "Kafka partition 0, offsets 3 to 9; Kafka partition 2, offsets 0 to 0"
+        "Kafka partition 0, offsets 3 to 9; Kafka partition 2, offset 0"
     )

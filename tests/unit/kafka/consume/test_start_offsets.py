@@ -91,7 +91,7 @@ def test_the_deleted_offsets_of_all_kafka_partitions_are_named() -> None:
     """RUN-7"""
     with pytest.raises(TopicError) as caught:
         first_offsets(DEAD, FACTS, (stored(0), stored(-1, 1)), [0, 1])
-    assert "Kafka partition 0, offsets 1 to 1" in caught.value.problem
+    assert "Kafka partition 0, offset 1" in caught.value.problem
     wanted, ends = {0: 3, 1: 4}, {0: 9, 1: 9}
     problem = records_gone(DEAD, FACTS, wanted, {0: 7, 1: 6}, ends).problem
     assert problem.endswith(
