@@ -11,10 +11,11 @@ import json
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
@@ -30,7 +31,7 @@ from connector.engine.schema import STATISTICS
 from connector.engine.values import Numbers, arrow_type
 from connector.lake.checks import table_error
 from connector.lake.kept import Kept
-from connector.lake.stores import files_at
+from connector.lake.stores import files_at, options_of, remember
 from connector.records.model import MAX_TIMESTAMP
 from connector.records.ordering import OrderBy
 from connector.state import apply_level as limits
@@ -291,6 +292,21 @@ def write(
         "stats": json.dumps(_statistics(rows, statistics)),
     }
     return json.dumps({"add": add})
+
+
+def row_writer(warehouse: str) -> Callable[[str, pa.Table, int], str]:
+    """Return `write_rows` for the changelogs of a warehouse, with its options, also for another
+    process.
+    """
+    options = options_of(warehouse)
+    return write_rows if options is None else partial(_write_there, warehouse, options)
+
+
+def _write_there(
+    warehouse: str, options: Mapping[str, str], changelog: str, rows: pa.Table, slot: int
+) -> str:
+    remember(warehouse, options)
+    return write_rows(changelog, rows, slot)
 
 
 def write_rows(changelog: str, rows: pa.Table, slot: int) -> str:
