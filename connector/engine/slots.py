@@ -18,9 +18,11 @@ def by_slot(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """The rows of each slot, by source table and hash. `rows` have the schema `CHANGELOG`, and are
     of small batches or not stored yet.
     """
+    rows = rows.combine_chunks()  # taking rows of many chunks costs twice as much
     slots = _slots_of(rows)
     for slot in np.unique(slots).tolist():
-        of_slot = rows.filter(pa.array(slots == slot))
+        is_one = slots == slot
+        of_slot = rows if is_one.all() else rows.filter(pa.array(is_one))
         yield slot, of_slot.take(pc.sort_indices(of_slot, _ORDER))
 
 

@@ -10,10 +10,18 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from connector.engine.schema import CHANGELOG, STATISTICS
+from connector.engine.schema import CHANGELOG
 from connector.engine.slots import by_slot
 from connector.lake.checks import table_error
-from connector.lake.small_files import LeftToSpark, adds_of, check_size, opened, read, remove, write
+from connector.lake.small_files import (
+    LeftToSpark,
+    adds_of,
+    check_size,
+    opened,
+    read,
+    remove,
+    write_to_slot,
+)
 from connector.lake.stores import files_at
 from connector.state import apply_level as limits
 
@@ -44,7 +52,7 @@ def _folded(changelog: str, actions: Sequence[str]) -> Iterator[str]:
     for action in remove(changelog, (), adds):
         yield _moved(action)
     for slot, of_slot in by_slot(rows):
-        yield _moved(write(changelog, of_slot, STATISTICS, slot=slot))
+        yield _moved(write_to_slot(changelog, of_slot, slot))
 
 
 def _moved(action: str) -> str:
