@@ -9,6 +9,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -65,7 +66,7 @@ def test_the_states_of_rows_are_read(which: str) -> None:
     states = RowStates(WAREHOUSE, TABLE)
     found = states.applied(KEYS) if which == "applied" else states.states_of(KEYS)
     rows = {key.decode(): row_of(TABLE, key, visible(state)) for key, state in found.items()}
-    by_key = {key: row for key, row in rows.items() if row is not None}
+    by_key: dict[object, Any] = {key: row for key, row in rows.items() if row is not None}
     assert as_json(by_key) == json.loads(EXPECTED.read_text())[which]
 
 
