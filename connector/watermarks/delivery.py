@@ -71,7 +71,7 @@ class StoredTimes:
 
     def least(self) -> int | None:
         """Return a time at or below that of each change. None: there is no change."""
-        times = (one[1] for one in (self._older, self._newer) if one is not None)
+        times = (pair[1] for pair in (self._older, self._newer) if pair is not None)
         return min(times, default=None)
 
 

@@ -88,10 +88,10 @@ def test_a_row_of_a_snapshot_is_above_earlier_events_and_below_later_ones(
         pytest.param(30, 10, 1, 0, id="without the others of its transaction"),
     ],
 )
-def test_an_event_that_is_published_without_its_transaction_is_in_disorder(
+def test_an_event_that_is_published_without_its_transaction_is_disordered(
     alone_at: int, other_at: int, disordered: int, unverified: int
 ) -> None:
-    """SRC-7: unless its topic came later. Without an earlier transaction, nobody knows it."""
+    """SRC-7: unless its topic came later. Without an earlier transaction, that is unknown."""
     (other, alone), end = of_transaction(NOW, count=2)
     (next_,), next_end = of_transaction(NOW, number=2)
     published = [(alone, Order(NOW + alone_at, 1, 0)), (next_, Order(NOW + 20, 1, 1))]
