@@ -342,7 +342,8 @@ class Arrivals(Sequencer):
     ) -> None:
         """Keep the place of a repetition that is the first event of its transaction in its
         partition, if it was sent before the copy that was counted, and that waits elsewhere: after
-        a restart, that copy may be read behind later transactions.
+        a restart, that copy may be read behind later transactions. An event that is left out needs
+        no place.
         """
         commit, topic = event.commit, record.topic
         if isinstance(event, Skipped) or not any(

@@ -407,15 +407,16 @@ class SourceAudit:
         count than their ends.
         """
         newest = done = 0
-        for record, event in self._read(self._transactions):
-            number = self._ended.of_end(event) if isinstance(event, End) else None
-            if not isinstance(event, End) or number is None or number < done:
+        read = self._read(self._transactions)
+        for record, end in ((record, event) for record, event in read if isinstance(event, End)):
+            number = self._ended.of_end(end)
+            if number is None or number < done:
                 continue
             done = number + 1
             time, declared = self._ended.times[number], self._ended.declared[number]
             if not time:
                 continue
-            if time <= newest or not self._is_count_right(event, number, declared):
+            if time <= newest or not self._is_count_right(end, number, declared):
                 account.fault("disordered", location_of(record))
             newest = max(newest, time)
 

@@ -60,15 +60,14 @@ class Orders:
             chunk = array("q", bytes(8 * _CHUNK)), array("I", bytes(4 * _CHUNK)), array("i")
             chunk[2].frombytes(bytes(4 * _CHUNK))
             self._chunks[partition, number] = chunk
-        time, tie, count = order.commit_timestamp, order.tie_breaker & _MASK, order.declared
+        order = order._replace(tie_breaker=order.tie_breaker & _MASK)
         earlier = Order(chunk[0][index], chunk[1][index], chunk[2][index])
-        if earlier.commit_timestamp and (count or earlier.declared):
-            if earlier.is_known and time > 0 and earlier[:2] != (time, tie):
+        if earlier.commit_timestamp:
+            is_other = earlier.is_known and order.is_known and earlier[:2] != order[:2]
+            if is_other and (earlier.declared or order.declared):
                 self.moved.add((partition, offset))
-            time, tie, count = max(earlier, Order(time, tie, count))
-        elif earlier.commit_timestamp > time:
-            return
-        chunk[0][index], chunk[1][index], chunk[2][index] = time, tie, count
+            order = max(earlier, order)
+        chunk[0][index], chunk[1][index], chunk[2][index] = order
 
     def order_of(self, record: ForeignRecord) -> Order | None:
         """Return the order of a record. None: it has none."""

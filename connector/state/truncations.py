@@ -43,7 +43,7 @@ class SourceTruncations:
             if before is not None:
                 rank = max(rank, before.rank)
             tables[truncate.table] = SourceTruncation(rank, batch)
-        newest_last = sorted(tables, key=lambda name: (tables[name].batch, name))
+        newest_last = sorted(tables, key=lambda name: tables[name].batch)
         forgotten = newest_last[:-MAX_TABLES]
         others_to = max((self.others_to, *(tables.pop(name).batch for name in forgotten)))
         return SourceTruncations(tables, others_to)

@@ -57,11 +57,12 @@ class Unapplied:
         """Return them after batch `to` was logged. `batches` has the changes of the counted ones.
         Those before them may have a delete that arrived at `since`.
         """
-        unknown_to, added = self.unknown_to, sorted(batches.items())
+        unknown_to, added = self.unknown_to, dict(batches)
         if (before := min(batches, default=to + 1) - 1) > self.counted_to:
             unknown_to = before
-            added.insert(0, (before, TableChanges(0, since, MAX_LONG)))
-        pending = [*self.batches, *(item for item in added if item[1] != TableChanges())]
+            added[before] = TableChanges(0, since, MAX_LONG)
+        new = (item for item in sorted(added.items()) if item[1] != TableChanges())
+        pending = [*self.batches, *new]
         while len(pending) > MAX_BATCHES:
             (_, oldest), (number, following) = pending[:2]
             pending[:2] = [(number, oldest + following)]

@@ -55,30 +55,24 @@ class StoredTimes:
     Then the newer one becomes the older one. So `least` is never too high.
     """
 
-    _older: int | None = None
-    _older_upto: int = -1
-    _newer: int | None = None
-    _newer_upto: int = -1
+    _older: tuple[int, int] | None = None
+    _newer: tuple[int, int] | None = None
+    """The greatest number of the changes of a generation, and their least time."""
 
     def add(self, number: int, time: int) -> None:
         """Register a change. Numbers ascend."""
-        if self._newer is None or time < self._newer:
-            self._newer = time
-        self._newer_upto = number
+        self._newer = number, time if self._newer is None else min(time, self._newer[1])
 
     def settled_below(self, number: int) -> None:
         """Forget the changes with smaller numbers, as far as whole generations are settled."""
-        if self._older_upto < number:
-            self._older, self._older_upto = self._newer, self._newer_upto
-            self._newer, self._newer_upto = None, -1
-            if self._older_upto < number:
-                self._older, self._older_upto = None, -1
+        for _ in range(2):
+            if self._older is None or self._older[0] < number:
+                self._older, self._newer = self._newer, None
 
     def least(self) -> int | None:
         """Return a time at or below that of each change. None: there is no change."""
-        if self._older is None or self._newer is None:
-            return self._newer if self._older is None else self._older
-        return min(self._older, self._newer)
+        times = (pair[1] for pair in (self._older, self._newer) if pair is not None)
+        return min(times, default=None)
 
 
 @dataclass(slots=True)

@@ -6,22 +6,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
+from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from connector import warehouse as places
 from connector.lake.audit import open_logged
-from connector.lake.changelog_changes import changes_of
+from connector.lake.changelog_changes import changes_of, has_changes
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
+from connector.lake.row_states import RowStates
 from connector.lake.state_reader import progress_of, table_state_of
 from connector.state.overrides import ClosePartition
-from tests.golden.make_warehouse import EXPECTED, FOLDER, as_json
+from connector.tables.merge import visible
+from connector.tables.row import row_of
+from tests.golden.make_warehouse import EXPECTED, FOLDER, TABLE, as_json
 
 WAREHOUSE = str(FOLDER)
+KEYS = [bytes([letter]) for letter in b"abcdefghi"]
 
 
 def test_the_rows_are_read() -> None:
@@ -50,6 +58,50 @@ def test_the_changes_of_a_row_have_their_headers(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), without)
     (bare,) = changes_of(open_table(str(tmp_path)), "t", b"i")
     assert (bare.change, bare.headers) == (found.change, ())
+
+
+@pytest.mark.parametrize("which", ["applied", "merged"])
+def test_the_states_of_rows_are_read(which: str) -> None:
+    """SUB-6, DLQ-9: as the last apply left them, and with what was ingested since."""
+    states = RowStates(WAREHOUSE, TABLE)
+    found = states.applied(KEYS) if which == "applied" else states.states_of(KEYS)
+    rows = {key.decode(): row_of(TABLE, key, visible(state)) for key, state in found.items()}
+    by_key: dict[object, Any] = {key: row for key, row in rows.items() if row is not None}
+    assert as_json(by_key) == json.loads(EXPECTED.read_text())[which]
+
+
+@pytest.mark.parametrize(
+    ("source", "after", "to", "expected"),
+    [("t", 2, 3, True), ("t", 0, 1, True), ("t", 3, 9, False), ("u", 0, 3, False)],
+)
+def test_a_read_learns_whether_batches_change_its_table(
+    source: str, after: int, to: int, expected: bool
+) -> None:
+    """TBL-16: a table has all batches that do not change it."""
+    assert has_changes(WAREHOUSE, replace(TABLE, source=source), after=after, to=to) is expected
+
+
+def test_a_truncation_that_is_not_applied_counts(tmp_path: Path) -> None:
+    """EVO-13, TBL-16."""
+    warehouse = str(copytree(FOLDER, tmp_path / "warehouse"))
+    path = places.changelog(warehouse, "s")
+    row = DeltaTable(path).to_pyarrow_table(filters=[("slot", "=", places.CONTROL_SLOT)])[:1]
+    values = {"kind": "truncate", "table": "t", "ingest_batch": 4, "tie_breaker": 0}
+    for name, value in {**values, "commit_timestamp": 1_000}.items():
+        index = row.schema.get_field_index(name)
+        row = row.set_column(index, row.schema.field(index), pa.array([value], row[name].type))
+    stored = dict(open_table(path).stored) | {"ingest_batch": 4}
+    of_source = {"t": {"rank": [1_000, 0, 0], "batch": 4}}
+    stored["progress"] = stored["progress"] | {"truncations": {"tables": of_source}}
+    said = CommitProperties({"userMetadata": json.dumps({"lowmark": stored})})
+    write_deltalake(path, row, mode="append", commit_properties=said)
+    states = RowStates(warehouse, TABLE)
+    assert states.truncated == (1_000, 0, 0)
+    assert not any(visible(state) for state in states.states_of(KEYS).values())
+    assert any(visible(state) for state in states.applied(KEYS).values())
+    assert has_changes(warehouse, TABLE, after=3, to=4)
+    assert not has_changes(warehouse, TABLE, after=3, to=3)
+    assert not has_changes(warehouse, TABLE, after=4, to=9)
 
 
 def test_the_offsets_and_the_rejected_record_are_read() -> None:

@@ -140,10 +140,18 @@ class Bridge:
         is_late = bool(self.reached) and released.commit_timestamp <= self.reached[-1]
         assert not is_late, "the producer refuses"
 
+    def check_order(self, released: Released) -> None:
+        """An event without a transaction declares no count, and has the order of its record."""
+        record, count, order = released.record, released.count, released.tie_breaker
+        assert count >= 0, record
+        assert not count or released.event.commit.transaction, record
+        assert count or order == record.offset, record
+
     def _send(self, sequencer: ByTransaction | ByPartition, now: int) -> bool:
         released = list(sequencer.released(now))
         for one in released:
             self.check_time(one)
+            self.check_order(one)
             self.sent.append(one)
             self._since.append(one)
         if sequencer.reached and (sequencer.has_claim or self.random.random() < 0.3):

@@ -23,7 +23,7 @@ from connector.state import maintenance_schedule as schedule
 from connector.tables.column_names import STATE
 from tests.examples import tries
 from tests.property.histories import COLUMNS, batches
-from tests.property.test_small_apply_laws import ROWS, TABLES, Disk, cell, commit, several
+from tests.property.test_small_apply_laws import GONE, ROWS, TABLES, Disk, cell, commit, several
 
 MANY_ROWS = (*ROWS, *(b"row %d" % number for number in range(20)))
 
@@ -123,8 +123,8 @@ def filled(folder: Path, files: int, *, bytes_of_value: int = 8) -> Disk:
     return disk
 
 
-def of_row(row_key: bytes, at: int, value: bytes = b"new") -> Any:
-    one = cell(value, at, at)
+def of_row(row_key: bytes, at: int, value: bytes = b"new", *, is_gone: bool = False) -> Any:
+    one = cell(value, at, at, *GONE * is_gone)
     return replace(one, change=replace(one.change, row_key=row_key))
 
 
@@ -216,3 +216,51 @@ def test_an_apply_folds_one_bucket_and_needs_changes(
     assert merged is not None
     kinds = [next(iter(json.loads(action))) for action in merged.table]
     assert (merged.folded, kinds) == (3, ["remove"] * 3 + ["add"])
+
+
+def test_files_that_applies_wrote_are_not_read_for_other_keys(tmp_path: Path) -> None:
+    """ENG-8: the keys of the rows and of the tombstones are kept when they are written."""
+    disk = filled(tmp_path / "disk", 2)
+    disk.apply([of_row(b"2", 8, is_gone=True)])
+    written = [f"table/{name}" for name in disk.rows] + [f"tombstones/{n}" for n in disk.tombstones]
+    assert len(written) == 2
+    for name in written:
+        (disk.folder / name).unlink()
+    disk.log([of_row(b"3", 9)])
+    assert merge_few(disk.task()) is not None
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "crashes", "is_odd", "all_count"),
+    [
+        pytest.param("ATTEMPTS", 1, False, False, True, id="all count"),
+        pytest.param("ATTEMPTS", 2, False, False, False, id="few attempts"),
+        pytest.param("ATTEMPTS", 1, True, False, False, id="one crashed"),
+        pytest.param("ATTEMPTS", 1, False, True, False, id="a file that is left to Spark"),
+        pytest.param("_MOST_ATTEMPTS", 1, False, False, False, id="more than are looked at"),
+    ],
+)
+def test_attempts_have_names_unless_all_tombstones_are_known_to_count(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    value: int,
+    crashes: bool,
+    is_odd: bool,
+    all_count: bool,
+) -> None:
+    """TBL-12, deletes_stay_deleted: without names, a tombstone of a crashed attempt would count."""
+    monkeypatch.setattr(small_apply, "ATTEMPTS", 1)
+    monkeypatch.setattr(small_apply, limit, value)
+    disk = Disk(tmp_path / "disk", TABLES[0])
+    disk.log([of_row(b"1", 5, is_gone=True)])
+    for crashed in (True, False) if crashes else (False,):
+        disk.apply(crashes=crashed)
+    if is_odd:
+        (name,) = disk.tombstones
+        file = disk.folder / "tombstones" / name
+        parquet.write_table(of_another_calendar(parquet.read_table(file)), file)
+    disk.log([of_row(b"2", 9)])
+    merged = merge_few(disk.task())
+    assert merged is not None
+    assert merged.all_count is all_count

@@ -554,6 +554,7 @@ def test_a_partition_is_an_order_without_a_transaction_topic(seed: int) -> None:
         bridge.run(random.randrange(4))
         times = dict[tuple[object, ...], int]()
         for released in bridge.sent:
+            assert not released.count, number
             time = times.setdefault(released.record[:3], released.commit_timestamp)
             assert time == released.commit_timestamp, number
         for partition, records in topics.records.items():

@@ -83,8 +83,9 @@ def test_batches_of_another_process_count_as_if_they_had_a_delete() -> None:
     assert NOTHING_COUNTED.after(5, {}, since=70).without(TableState(complete_to_batch=5)) == (
         Unapplied(5)
     )
-    gap = applied.after(9, {9: TableChanges(1)}, since=80)
-    assert (gap.changes, gap.deletes_since) == (None, 80), "7 and 8 were not counted"
+    gap = applied.after(9, {9: TableChanges(1), 8: TableChanges(1)}, since=80)
+    assert (gap.changes, gap.deletes_since) == (None, 80), "7 was not counted"
+    assert [number for number, _ in gap.batches] == [6, 7, 8, 9]
 
 
 def test_a_table_that_is_stopped_for_long_needs_a_bounded_memory() -> None:

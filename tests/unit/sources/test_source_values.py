@@ -156,3 +156,33 @@ def test_a_decimal_has_at_most_the_digits_that_a_database_has() -> None:
     for scale in (20_001, -20_001):
         with pytest.raises(ValueError, match=str(scale)):
             decimal_text(5, scale)
+
+
+LOGICAL = {
+    **{logical: ("int64", "int32") for logical, *_ in MOMENTS},
+    **{logical: ("string",) for logical, *_ in TEXTS},
+    f"{CONNECT}Date": ("int32", "int64"),
+    f"{TIME}Date": ("int32", "int64"),
+    f"{CONNECT}Decimal": ("bytes",),
+    "io.debezium.data.Json": ("string",),
+    "io.debezium.data.VariableScaleDecimal": ("struct",),
+}
+BASES = ("int32", "int64", "float32", "float64", "boolean", "string", "bytes", "struct", "array")
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("logical", LOGICAL)
+def test_a_logical_type_of_another_base_has_the_kind_of_its_base(logical: str, base: str) -> None:
+    """SRC-3, nothing_invented: a converter of the user may make a number or a text of a value."""
+    for has_zone in (True, False):
+        kind = kind_of(Field("f", base, logical), has_zone=has_zone)
+        is_plain = kind == kind_of(Field("f", base), has_zone=has_zone)
+        assert is_plain is (base not in LOGICAL[logical])
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_only_an_int64_is_an_unsigned_number(base: str) -> None:
+    """SRC-5."""
+    named = {"__debezium.source.column.type": "BIGINT UNSIGNED"}
+    kind = kind_of(Field("f", base, "", named), has_zone=False)
+    assert (kind == kind_of(Field("f", base), has_zone=False)) is (base != "int64")

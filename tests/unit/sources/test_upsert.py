@@ -75,6 +75,14 @@ def test_a_composite_key_is_read_by_name():
     assert first.key == second.key
 
 
+@pytest.mark.parametrize("key", [b'{"e-mail":1}', b'{"e-mail":1,"b":2}'])
+def test_a_field_may_have_the_name_of_the_column_of_a_key_field(key):
+    """SRC-4, nothing_lost: it is another field, not a key column that the key lacks."""
+    event = decode(key, b'{"e_mail":"x"}')
+    assert isinstance(event, Row)
+    assert (event.key["e_mail"], event.cells) == (1, {"e_mail": b"x"})
+
+
 def test_a_value_without_fields_is_one_cell():
     """SRC-4."""
     assert decode(b"k", b"1.50") == row({"key": "k"}, {"value": b"1.50"})

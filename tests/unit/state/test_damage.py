@@ -8,7 +8,7 @@ import os
 import resource
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from connector import warehouse as places
 from connector.cli.remedies import command_for
 from connector.errors import TableError
 from connector.lake.audit import AuditLog
+from connector.lake.checks import check_log
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
@@ -225,6 +226,28 @@ def test_a_disk_without_hard_links_is_no_lack_of_rights(answer: str) -> None:
     assert result.code == "WAREHOUSE_UNUSABLE"
     assert "no hard links" in result.cause
     assert "ext4" in result.remedy
+
+
+@pytest.mark.parametrize(
+    ("missing", "is_damaged"),
+    [([1], False), ([1, 1], True), ([2, 1, 1], True), ([2, 1], False), ([2, 1, 0], False)],
+)
+def test_a_commit_that_a_list_of_files_lacks_once_is_not_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: list[int], is_damaged: bool
+) -> None:
+    """TBL-14: a folder is not listed in one step, while others commit."""
+    for apply in range(1, 5):
+        log_table(tmp_path, "one", TableState(apply_number=apply))
+    path, scandir, left = places.table(str(tmp_path), "one"), os.scandir, list(missing)
+
+    def listed(folder: Path) -> Iterator[os.DirEntry[str]]:
+        without = f"{left.pop(0):020}.json" if left else ""
+        return (file for file in scandir(folder) if file.name != without)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    with pytest.raises(TableError) if is_damaged else nullcontext():
+        check_log(path)
+    assert not left
 
 
 def test_a_missing_data_file_is_named_without_spark(tmp_path: Path) -> None:

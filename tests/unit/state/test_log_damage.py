@@ -37,9 +37,11 @@ def log(newest: int, *checkpoints: int, cleaned_below: int = 0) -> dict[str, byt
     return files
 
 
-def result(files: Mapping[str, bytes], version: int | None = None) -> LogDamage | None:
+def result(
+    files: Mapping[str, bytes], version: int | None = None, *, with_history: bool = False
+) -> LogDamage | None:
     sizes = {name: len(content) for name, content in files.items()}
-    return log_damage(sizes, files.__getitem__, version)
+    return log_damage(sizes, files.__getitem__, version, with_history=with_history)
 
 
 @st.composite
@@ -64,11 +66,11 @@ DAMAGES = {
 def test_damage_is_found_if_a_needed_file_has_it(
     whole: tuple[dict[str, bytes], int, list[int]], what: str, data: st.DataObject
 ) -> None:
-    """Of the newest checkpoint, the commits after it, and the newest commit. The removal of
-    removable files leaves a log without damage.
+    """Of the newest checkpoint, the commits after it, and the newest commit. The history needs each
+    commit that is there. The removal of removable files leaves a log without damage.
     """
     files, newest, checkpoints = whole
-    assert result(files) is None
+    assert result(files) is result(files, with_history=True) is None
     base = checkpoints[-1] if checkpoints else -1
     needed = {commit(version) for version in range(base + 1, newest + 1)} | {commit(newest)}
     needed |= {checkpoint(base)} if checkpoints else set()
@@ -82,6 +84,12 @@ def test_damage_is_found_if_a_needed_file_has_it(
         assert damage.file == file
         left = {name: old for name, old in damaged.items() if name not in damage.removable}
         assert not damage.removable or result(left) is None
+    elif file.endswith(".json") and content is not None:
+        older = result(damaged, with_history=True)
+        assert older is not None
+        assert (older.file, older.removable) == (file, (file,))
+    else:
+        assert result(damaged, with_history=True) is None
 
 
 @given(logs(), st.data())
@@ -118,9 +126,8 @@ def test_an_older_version_does_not_need_later_commits() -> None:
 
 def test_a_commit_that_a_checkpoint_contains_is_damage_for_the_history_only() -> None:
     files = log(5, 3) | {commit(1): b"x"}
-    sizes = {name: len(content) for name, content in files.items()}
     assert result(files) is None
-    damage = log_damage(sizes, files.__getitem__, with_history=True)
+    damage = result(files, with_history=True)
     assert damage is not None
     assert (damage.file, damage.removable) == (commit(1), (commit(1),))
     remedy = log_damaged("/w/tables/t/data", damage).remedy

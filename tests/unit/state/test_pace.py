@@ -147,6 +147,17 @@ def test_a_table_at_the_cut_is_checked_again_after_its_pace() -> None:
     assert schedule.take({"t": 10.0}, 20, 0) == ("t",)
 
 
+def test_a_table_at_the_cut_of_another_batch_waits_for_twice_its_pace() -> None:
+    """JOB-2: only the batch is new, not the cut."""
+    schedule = ApplySchedule()
+    schedule.take({"t": 4.0}, 0, 0, 1)
+    applied(schedule, "t")
+    assert schedule.take({"t": 4.0}, 7.9, 0, 1) == ()
+    assert schedule.take({"t": 4.0}, 7.9, 0, 2) == ()
+    assert schedule.take({"t": 4.0}, 8, 0, 1) == (), "nothing is new"
+    assert schedule.take({"t": 4.0}, 8, 0, 2) == ("t",)
+
+
 def test_a_pace_that_is_set_meanwhile_counts_at_once() -> None:
     """JOB-2, TBL-20: from the start of the last apply, too."""
     schedule = ApplySchedule()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,9 +26,11 @@ from connector.state.stream_progress import (
     still_hiding,
 )
 from connector.state.table_state import TableState
+from connector.state.truncations import SourceTruncations
 from connector.tables.retention import BatchHorizon, BatchHorizons
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, Ended, LineageRecord
+from connector.write_streams.releases import ReleaseProgress
 
 S = 1_000_000
 ONE = Progress().after(
@@ -216,6 +220,23 @@ def test_counts_of_batches_are_added() -> None:
     assert (*counts, both.staged) == (11, 22, 33, 44, 55, 88)
     assert both.rejected == {"INVALID/TABLE": 80, "TOO_LATE": 77, "UNDECODABLE": 6}
     assert ingested(both, BatchCounts()).rejected == both.rejected
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"changes": 5},
+        {"staged": 1},
+        {"rejected": {"TOO_LATE": 1}},
+        {"truncations": SourceTruncations(others_to=1)},
+        {"releases": ReleaseProgress(released_to=1)},
+        {},
+    ],
+)
+def test_a_batch_of_heartbeats_changes_no_row(changed: Mapping[str, Any]) -> None:
+    """JOB-2: ingest looks whether a batch may change a row of a table."""
+    after = replace(ingested(TWO, BatchCounts(control=1, ignored_claims=1)), **changed)
+    assert after.may_change_rows_after(TWO) is bool(changed)
 
 
 def test_the_first_record_was_rejected_when_its_batch_was_read() -> None:
