@@ -512,7 +512,7 @@ def ports_of(
         count_table=count_table,
         logged_positions=logged_positions,
         read_few=lambda offsets, asked_at: ranges.read(offsets.by_partition, asked_at),
-        write_rows=row_writer(config.warehouse),
+        write_rows=row_writer(warehouse_of(config)),
         fold_batches=fold_batches,
         earliest=lambda: topics.beginning_offsets(kafka, describe()),
         schema_by_id=_registry(config, stack),

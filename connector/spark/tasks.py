@@ -23,7 +23,7 @@ from connector.engine.schema import KAFKA
 from connector.engine.slots import by_slot
 from connector.errors import ConnectorError
 from connector.errors.spark import executors_without_package
-from connector.spark.failures import cause_of, text_of
+from connector.spark.failures import text_of
 from connector.spark.storage.changelog import WriteRows
 
 _COLUMNS: Final = (
@@ -72,8 +72,9 @@ class IngestTask:
         Raises what `write_rows` raises in a task, and `ConnectorError` if an executor cannot run
         it.
         """
+        rows = rows.selectExpr(*_COLUMNS)
         with _explained():
-            results = rows.selectExpr(*_COLUMNS).mapInArrow(self._results, _RESULT_TYPES).collect()
+            results = rows.mapInArrow(self._results, _RESULT_TYPES).collect()
         for row in results:
             if row["error"] is not None:
                 error: ConnectorError = pickle.loads(row["error"])  # noqa: S301, of an own task
@@ -176,8 +177,9 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        if any(sign in text_of(error) for sign in _WITHOUT_PACKAGE):
-            raise executors_without_package(cause_of(error)) from error
+        for line in text_of(error).splitlines():
+            if any(sign in line for sign in _WITHOUT_PACKAGE):
+                raise executors_without_package(line.strip()) from error
         raise
 
 

@@ -108,7 +108,8 @@ def assert_law(
         parts.append(changelog_rows(job(part, rules, schemas)))
         start += len(part)
     rows = plain_rows(whole)
-    assert plain_rows(by_key(pa.concat_tables(parts))) == rows
+    is_same = plain_rows(by_key(pa.concat_tables(parts))) == rows
+    assert is_same, "a batch that is cut has other rows"
     assert_erased(rows, records, rules.erased)
     assert_positions(rows, records)
     return {row["kind"] for row in rows}
@@ -152,7 +153,7 @@ RULES = RecordRules(LIMITS, TOPIC_PARTITIONS)
 
 def kinds_of(rng: Random, seed: int) -> set[str]:
     """The kinds of the rows of a batch, for which the law is true."""
-    cases = [*cases_of_every_kind(seed)[:100], *key_cases(), *settings_cases(seed)]
+    cases = [*cases_of_every_kind(seed)[:50], *key_cases(), *settings_cases(seed)]
     cases += aged_cases() * 2
     horizon = rng.choice((None, CHANGE.commit_timestamp))
     limits = replace(LIMITS, max_record_bytes=rng.choice((300, 10_000)))

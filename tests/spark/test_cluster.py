@@ -230,7 +230,8 @@ def test_executors_without_the_package_are_named_before_the_first_batch(
     """SCL-3: without Python, and with one that has no pyarrow or no lowmark."""
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
-    cases = {"/nonexistent/python": "No such file", str(bare / "bin/python"): "No module named"}
+    python = str(bare / "bin/python")
+    cases = {"/nonexistent/python": "Cannot run program", python: "No module named"}
     for python, said in cases.items():
         code, cause = driver.call(without_python, python)
         assert code == "EXECUTORS_WITHOUT_PACKAGE"
