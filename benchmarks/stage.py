@@ -29,6 +29,7 @@ from connector.kafka.ranges import RangeReader
 from connector.kafka.topics import TopicFacts, TopicIdentity
 from connector.lake.batch_counts import count_rows, count_table
 from connector.lake.changelog_folds import fold_batches
+from connector.lake.letter_positions import logged_positions
 from connector.lake.small_files import write_rows
 from connector.spark.ingest.ports import IngestPorts
 from connector.spark.session import start_session
@@ -140,6 +141,7 @@ class Stage:
             read_few=lambda offsets, asked_at: ranges.read(offsets.by_partition, asked_at),
             count_rows=count_rows,
             count_table=count_table,
+            logged_positions=logged_positions,
             write_rows=write_rows,
             fold_batches=fold_batches,
             earliest=partial(topics.beginning_offsets, self.kafka, topic),

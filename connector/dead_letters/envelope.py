@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from connector.errors.settings import name_invalid
 from connector.records.codec import schema_id as schema_of
@@ -158,6 +158,28 @@ def replay_claim(headers: Headers) -> tuple[str, int] | None:
             )
             return (letter, int(attempt)) if letter and is_number else None
     return None
+
+
+class ClaimedLetter(NamedTuple):
+    """The coordinates of a dead letter in the changelog. `of_table`: it is a table letter, whose
+    row is a change.
+    """
+
+    kafka_partition: int
+    offset: int
+    of_table: bool
+
+
+_COORDINATES: Final = re.compile(r"-([0-9]{1,9})-([0-9]{1,18})(-.+)?", re.ASCII | re.DOTALL)
+
+
+def coordinates_of(letter: str, topic_id: str) -> ClaimedLetter | None:
+    """Return the coordinates of a dead letter of the topic with this id. None: it has none."""
+    tail = letter.removeprefix(topic_id)
+    match = _COORDINATES.fullmatch(tail) if letter.startswith(topic_id) else None
+    if match is None:
+        return None
+    return ClaimedLetter(int(match[1]), int(match[2]), of_table=match[3] is not None)
 
 
 NOWHERE: Final = -1

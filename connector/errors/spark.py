@@ -50,6 +50,17 @@ def executors_without_jars(names: str) -> ConnectorError:
     )
 
 
+def executors_without_package(cause: str) -> ConnectorError:
+    return ConnectorError(
+        "EXECUTORS_WITHOUT_PACKAGE",
+        "The executors cannot run the tasks of lowmark",
+        cause,
+        "Install lowmark on the hosts of the executors, in the same version and for the same minor"
+        " version of Python as here, and name that Python in `spark.pyspark.python`. Or pack this"
+        " environment, and send it with `spark.archives`",
+    )
+
+
 def spark_setting_missing(problem: str, cause: str, setting: str) -> ConnectorError:
     return ConnectorError(
         "SPARK_SETTING_MISSING",

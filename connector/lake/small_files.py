@@ -11,10 +11,11 @@ import json
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
@@ -30,7 +31,7 @@ from connector.engine.schema import STATISTICS
 from connector.engine.values import Numbers, arrow_type
 from connector.lake.checks import table_error
 from connector.lake.kept import Kept
-from connector.lake.stores import files_at
+from connector.lake.stores import files_at, options_of, remember
 from connector.records.model import MAX_TIMESTAMP
 from connector.records.ordering import OrderBy
 from connector.state import apply_level as limits
@@ -50,6 +51,21 @@ _REBASED: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacy
 """The marks of Parquet files whose old dates are those of another calendar. Spark reads them."""
 
 
+_TABLE_FORM: Final = {"compression": "snappy", "write_statistics": False}
+_CHANGELOG_FORM: Final = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "row_group_size": 32_000,
+    "write_statistics": ["_hash"],
+    "use_dictionary": [
+        *("kind", "table", "topic", "topic_id", "stream_partition", "change_type"),
+        *("source_cluster_id", "entries.list.element.kind"),
+        *("entries.list.element.family", "entries.list.element.qualifier"),
+    ],
+}
+"""Options of a Parquet writer. Rows of a changelog are sorted by hash, so that a group of rows has
+a range of hashes.
+"""
 KEYS: Final = Kept[FileKeys](400_000_000)
 """The keys of files, by their path. A file never changes, and its name has a random number."""
 VECTORS: Final = Kept[BitMap64](20_000_000)
@@ -265,6 +281,7 @@ def write(
     statistics: Iterable[str],
     *,
     wanted: WantedKeys | None = None,
+    form: Mapping[str, Any] = _TABLE_FORM,
     **parts: int,
 ) -> str:
     """Write rows to a file of a table, with `statistics` of these columns. `parts` are the values
@@ -277,7 +294,7 @@ def write(
     files, path = files_at(folder), f"{folder_of_parts}part-{uuid.uuid4()}.parquet"
     files.create_dir(folder_of_parts or ".", recursive=True)
     with files.open_output_stream(path) as sink:
-        parquet.write_table(rows, sink, compression="snappy", write_statistics=False)
+        parquet.write_table(rows, sink, **form)
         size = sink.tell()
     if wanted is not None:
         keys = wanted.of_table(rows)
@@ -293,12 +310,32 @@ def write(
     return json.dumps({"add": add})
 
 
+def write_to_slot(changelog: str, rows: pa.Table, slot: int) -> str:
+    """Write rows to a file of a changelog. Returns the action that adds it."""
+    return write(changelog, rows, STATISTICS, form=_CHANGELOG_FORM, slot=slot)
+
+
+def row_writer(warehouse: str) -> Callable[[str, pa.Table, int], str]:
+    """Return `write_rows` for the changelogs of a warehouse, with its options, also for another
+    process.
+    """
+    options = options_of(warehouse)
+    return write_rows if options is None else partial(_write_there, warehouse, options)
+
+
+def _write_there(
+    warehouse: str, options: Mapping[str, str], changelog: str, rows: pa.Table, slot: int
+) -> str:
+    remember(warehouse, options)
+    return write_rows(changelog, rows, slot)
+
+
 def write_rows(changelog: str, rows: pa.Table, slot: int) -> str:
     """Write rows with the schema `engine.schema.CHANGELOG` to a file of a changelog. Returns the
     action that adds it. Raises `TableError`.
     """
     try:
-        return write(changelog, rows, STATISTICS, slot=slot)
+        return write_to_slot(changelog, rows, slot)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise table_error(changelog, "written", error) from error
 

@@ -3,7 +3,7 @@ names. Times are integers.
 
 `build` reports the first limit that a datum breaks, in the order in which the values of a record
 are built: the entries of a change one after the other, its transaction and its write stream, then
-the change. `connector.spark.ingest.validate` has the same order.
+the change.
 """
 
 from __future__ import annotations

@@ -489,7 +489,8 @@ def ports_of(
     from connector.kafka.ranges import RangeReader
     from connector.lake.batch_counts import count_rows, count_table
     from connector.lake.changelog_folds import fold_batches
-    from connector.lake.small_files import write_rows
+    from connector.lake.letter_positions import logged_positions
+    from connector.lake.small_files import row_writer
     from connector.spark.ingest.ports import IngestPorts
 
     kafka, name, topic = config.kafka, stream.name, stream.topic
@@ -509,8 +510,9 @@ def ports_of(
         committed_ends=looks.committed_ends,
         count_rows=count_rows,
         count_table=count_table,
+        logged_positions=logged_positions,
         read_few=lambda offsets, asked_at: ranges.read(offsets.by_partition, asked_at),
-        write_rows=write_rows,
+        write_rows=row_writer(warehouse_of(config)),
         fold_batches=fold_batches,
         earliest=lambda: topics.beginning_offsets(kafka, describe()),
         schema_by_id=_registry(config, stack),

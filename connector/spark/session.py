@@ -26,10 +26,12 @@ from connector.errors.spark import spark_setting_missing, spark_without_jars
 from connector.errors.tables import store_not_conditional
 from connector.events import OnEvent
 from connector.jars import JarStore, Lock, fetch
-from connector.spark.cluster import check_executors, fair_scheduling
+from connector.spark.cluster import check_executors, cores, fair_scheduling
+from connector.spark.cluster import is_local as on_one_host
 from connector.spark.failures import cause_of
 from connector.spark.jvm import SILENT_LOGGERS, check_live, interruptible, launch, quiet_start
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
+from connector.spark.tasks import check_python
 from connector.state.store_errors import store_error
 
 _LOCAL_FILES: Final = "io.github.lowmark.LocalFiles"
@@ -223,6 +225,8 @@ def check_session(
             f"the JVM options {_AVRO_LIMITS}, for the driver and the executors",
         )
     check_executors(spark, _AVRO_LIMITS, for_writing=for_writing)
+    if for_writing and not on_one_host(spark):
+        check_python(spark, cores(spark))
 
 
 def _check_log_store(spark: SparkSession, warehouse: str) -> None:

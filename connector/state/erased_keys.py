@@ -41,6 +41,12 @@ class ErasedKeys:
     erased_to: Mapping[str, int] = field(default_factory=dict)
     sources: frozenset[str] = frozenset()
 
+    def refused(self, source: str, row_key: bytes, time: int) -> bytes | None:
+        """Return the hash of a row, if its changes of this time (µs) are refused."""
+        hash_ = key_hash(self.secret, source, row_key)
+        erased_to = self.erased_to.get(hash_)
+        return None if erased_to is None or erased_to < time else bytes.fromhex(hash_)
+
 
 def erased_by(secret: bytes, records: Iterable[EraseKey]) -> ErasedKeys:
     """Return the erased rows of the records of one stream."""
@@ -66,6 +72,6 @@ def unfinished(records: Iterable[EraseKey]) -> tuple[str, ...]:
 def key_hash(secret: bytes, source: str, row_key: bytes) -> str:
     """Return the keyed hash (HMAC-SHA256) of a row key of a source table.
 
-    `spark.ingest.erased` computes the same in SQL.
+    `spark.ingest.erased` computes the same in SQL, for staged rows that are released.
     """
     return hmac.new(secret, source.encode() + b"\0" + row_key, "sha256").hexdigest()

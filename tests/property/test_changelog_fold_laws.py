@@ -10,26 +10,30 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pytest
 from pyarrow import parquet
 
 from connector.engine.schema import CHANGELOG
 from connector.lake.changelog_folds import fold_batches
 from connector.lake.small_files import write_rows
-from connector.warehouse import CONTROL_SLOT, MIXED_SLOT, REJECTED_SLOT, table_slot
+from connector.warehouse import CONTROL_SLOT, MIXED_SLOT, REJECTED_SLOT, STAGED_SLOT, table_slot
 from tests.examples import tries
 
 TABLES = ("accounts", "orders", "é", "")
-KINDS = ("change", "change", "control", "truncate", "rejected")
+KINDS = ("change", "change", "control", "truncate", "rejected", "staged", "expired", "erased")
 
 
 def rows_of(rng: Random, batch: int, kinds: Sequence[str] = KINDS) -> list[dict[str, Any]]:
     rows = []
     for offset in range(rng.randrange(1, 8)):
         kind = rng.choice(kinds)
-        source = None if kind in ("control", "rejected") else rng.choice(TABLES)
+        has_source = kind not in ("control", "rejected") and (
+            kind != "erased" or rng.random() < 0.7
+        )
+        source = rng.choice(TABLES) if has_source else None
         row = {"kind": kind, "table": source, "ingest_batch": batch, "offset": 10 * batch + offset}
         row |= {"_hash": rng.choice((None, -5, 7)), "value": rng.randbytes(4)}
+        is_staged = kind in ("staged", "expired") or (kind == "erased" and rng.random() < 0.5)
+        row |= {"write_stream": {"stream": "w", "offset": 1} if is_staged else None}
         row |= {"commit_timestamp": rng.choice((None, 10**12)), "kafka_partition": 0}
         rows.append(row)
     return rows
@@ -38,7 +42,12 @@ def rows_of(rng: Random, batch: int, kinds: Sequence[str] = KINDS) -> list[dict[
 def slot_of(row: dict[str, Any]) -> int:
     if row["kind"] in ("control", "truncate"):
         return CONTROL_SLOT
-    return REJECTED_SLOT if row["kind"] == "rejected" else table_slot(row["table"])
+    if row["table"] is None:
+        return REJECTED_SLOT
+    is_uncommitted = row["write_stream"] is not None and row["commit_timestamp"] is None
+    if row["kind"] in ("staged", "expired") or (row["kind"] == "erased" and is_uncommitted):
+        return STAGED_SLOT
+    return table_slot(row["table"])
 
 
 def written(folder: Path, batches: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
@@ -74,13 +83,6 @@ def test_each_row_is_once_in_its_slot(tmp_path: Path, seed: int) -> None:
             assert {slot_of(row) for row in rows} == {int(add["partitionValues"]["slot"])}
             assert json.loads(add["stats"])["numRecords"] == len(rows)
         assert len({add["partitionValues"]["slot"] for add in adds}) == len(adds)
-
-
-@pytest.mark.parametrize("kind", ["staged", "erased", "frontier", "released"])
-def test_rows_of_other_kinds_are_left_to_spark(tmp_path: Path, kind: str) -> None:
-    """TBL-15"""
-    batches = [rows_of(Random(1), 1), rows_of(Random(2), 2, (kind,))]
-    assert fold_batches(str(tmp_path), written(tmp_path, batches)) is None
 
 
 def test_a_file_of_an_older_release_is_left_to_spark(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,7 +29,6 @@ from connector.spark.session import configure_session
 
 HOST: Final = "127.0.0.1"
 TIMEOUT_S: Final = 600
-NO_PYTHON: Final = "/nonexistent/python"
 HOME: Final = Path(pyspark.__file__).parent
 # Two cores have no room for the threads of collectors and compilers.
 JVM_OPTIONS: Final = (
@@ -213,9 +213,9 @@ def session() -> SparkSession:
 
 
 def _start_session(url: str, scratch: Path, settings: Mapping[str, str]) -> None:
-    """As a program of a user does it. Its executors have no Python."""
+    """As a program of a user does it."""
     os.environ |= {
-        "PYSPARK_PYTHON": NO_PYTHON,
+        "PYSPARK_PYTHON": settings.get("spark.pyspark.python", sys.executable),
         "SPARK_LOCAL_IP": HOST,
         "JDK_JAVA_OPTIONS": JVM_OPTIONS,
     }

@@ -21,6 +21,7 @@ from connector.dead_letters.envelope import DeadLetter, replay_header
 from connector.engine.schema import KAFKA
 from connector.lake.batch_counts import count_rows, count_table
 from connector.lake.changelog_folds import fold_batches
+from connector.lake.letter_positions import logged_positions
 from connector.lake.plain_table import batches, open_table, rows_in
 from connector.lake.small_apply import merge_few
 from connector.lake.small_files import write_rows
@@ -282,6 +283,7 @@ class Stream:
             high_watermarks=lambda: self.topic.rest().end,
             count_rows=count_rows,
             count_table=count_table,
+            logged_positions=logged_positions,
             write_rows=write_rows,
             fold_batches=fold_batches,
             read_few=self._columns,

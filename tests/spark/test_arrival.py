@@ -14,22 +14,20 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig
 from connector.kafka import client
 from connector.kafka.dead_letters.topic import read_letters
 from connector.records import codec
-from connector.records.model import MAX_TIMESTAMP, kafka_key
+from connector.records.model import kafka_key
 from connector.records.rejection import Position, Reason
 from connector.spark.ingest import ingest, source
-from connector.spark.sql import literal_rows
 from connector.spark.storage.logged_batch import BatchRange, same
-from connector.validation import EARLIEST_ARRIVAL, MAX_AHEAD_US, KafkaRecord, arrival
+from connector.validation import KafkaRecord
 from tests.spark.live import Live
 from tests.spark.streams import CrashError, account
-from tests.unit.test_validation import ABSURD_MS, READ_AT
+from tests.unit.test_validation import ABSURD_MS
 
 S = 1_000_000
 
@@ -140,19 +138,3 @@ def test_pieces_are_the_batch(limit: str, seed: int, monkeypatch: pytest.MonkeyP
             assert piece.offsets.start.get(k, 0) <= n < piece.offsets.end[k]
         reached = piece.offsets.end
     assert same(reached, offsets.end)
-
-
-@pytest.mark.parametrize("by_broker", [False, True])
-def test_both_forms_of_the_rule_agree(spark: SparkSession, by_broker: bool) -> None:
-    """REC-25: for every record timestamp that Spark's source returns."""
-    edges = [EARLIEST_ARRIVAL, READ_AT, READ_AT + MAX_AHEAD_US, MAX_TIMESTAMP, 0]
-    times = [edge // 1000 + away for edge in edges for away in (-1, 0, 1)]
-    times += [at for at in ABSURD_MS.values() if abs(at) < 2**63 // 1000]
-    times += [Random(7).randrange(-(2**53), 2**53) for _ in range(200)]
-    plain = [(0, at, int(by_broker)) for at in times]
-    rows = literal_rows(spark, plain, "partition int, ms bigint, timestampType int")
-    frame = source.with_arrivals(rows.withColumn("timestamp", F.timestamp_millis("ms")), READ_AT)
-    found = [row[0] for row in frame.selectExpr("unix_micros(timestamp)").collect()]
-    expected = [arrival(at, by_broker=by_broker, read_at=READ_AT) for at in times]
-    assert found == [READ_AT if one is None else one for one in expected]
-    assert len(set(found)) > 5

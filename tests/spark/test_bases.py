@@ -16,6 +16,7 @@ from connector.errors import TableError
 from connector.lake.batch_counts import count_rows, count_table
 from connector.lake.changelog_folds import fold_batches
 from connector.lake.jobs import History
+from connector.lake.letter_positions import logged_positions
 from connector.lake.small_files import write_rows
 from connector.records.model import DeleteFamily
 from connector.services.tables import rebuild
@@ -168,6 +169,7 @@ def test_the_pipeline_copies_the_base_of_a_new_table(stream: Stream) -> None:
         high_watermarks=dict,
         count_rows=count_rows,
         count_table=count_table,
+        logged_positions=logged_positions,
         write_rows=write_rows,
         fold_batches=fold_batches,
         earliest=dict,

@@ -22,7 +22,6 @@ from connector.errors import (
 from connector.records.rejection import Reason
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import BatchRange
-from connector.spark.storage.transaction import Transaction
 from tests.changes import change
 from tests.spark.streams import STREAM, Stream, account, copied, versions
 
@@ -92,8 +91,8 @@ def test_a_batch_that_was_logged_is_completed(spark: SparkSession, two_batches: 
 @pytest.mark.parametrize(
     ("is_small", "overtaken_at"),
     [
-        *((False, "commit"), (True, "_commit"), (True, "append_few")),
-        *(pytest.param(False, at, marks=pytest.mark.long) for at in ("append", "_begin", "write")),
+        *((False, "_commit"), (True, "_commit"), (True, "append_few")),
+        *(pytest.param(False, at, marks=pytest.mark.long) for at in ("append", "prepare")),
     ],
 )
 def test_a_second_ingest_writes_nothing(
@@ -105,36 +104,34 @@ def test_a_second_ingest_writes_nothing(
     stream.without_jobs = repeat(is_small)
     stream.topic.send(account("e", 3, name="x"), account("f", 3, name="x"))
     other, offsets = stream.process(), stream.topic.rest()
-    overtaken = Changelog if hasattr(Changelog, overtaken_at) else Transaction
-    original = getattr(overtaken, overtaken_at)
+    original = getattr(Changelog, overtaken_at)
 
     def go_on(self: object, *args: object, **how: object) -> object:
-        monkeypatch.setattr(overtaken, overtaken_at, original)
+        monkeypatch.setattr(Changelog, overtaken_at, original)
         stream.ingest(other, offsets)
         return original(self, *args, **how)
 
-    monkeypatch.setattr(overtaken, overtaken_at, go_on)
+    monkeypatch.setattr(Changelog, overtaken_at, go_on)
     with pytest.raises(WriterConflictError):
         stream.ingest(stream.process(), offsets)
     assert stream.logged_offsets() == stream.topic.offsets()
     assert stream.changelog().progress().changes == 8
 
 
-@pytest.mark.parametrize("committing", [Changelog._commit, Transaction.commit])
+@pytest.mark.parametrize("is_small", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_changelog_that_vanishes_during_a_batch_is_no_second_ingest(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch, committing: Callable[..., None]
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, is_small: bool
 ) -> None:
     """TBL-5: its folder is removed between the commit of a batch and the look at it."""
 
     def commit_and_remove(self: object, *args: object, **how: object) -> None:
-        committing(self, *args, **how)
+        commit(self, *args, **how)
         shutil.rmtree(stream.path)
 
-    is_small = committing is Changelog._commit
+    commit: Callable[..., None] = Changelog._commit
     stream.without_jobs = repeat(is_small)
     stream.topic.send(account("e", 3, name="x"))
-    owner = Changelog if is_small else Transaction
-    monkeypatch.setattr(owner, committing.__name__, commit_and_remove)
+    monkeypatch.setattr(Changelog, "_commit", commit_and_remove)
     with pytest.raises(TableError, match="was removed while batch 3 was written"):
         stream.ingest()
 

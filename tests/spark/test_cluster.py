@@ -1,5 +1,5 @@
-"""The pipeline on a Spark standalone cluster: a master and two workers, whose executors have no
-Python (SCL-2 to SCL-4, SCL-7, SCL-8).
+"""The pipeline on a Spark standalone cluster: a master and two workers (SCL-2 to SCL-4, SCL-7,
+SCL-8).
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ from tests.spark.cluster import (
     HOME,
     HOST,
     JVM_OPTIONS,
-    NO_PYTHON,
     TIMEOUT_S,
     Cluster,
     Driver,
@@ -182,9 +181,7 @@ def rebuilt(file: Path, table: str) -> int:
     return rebuild(load_config(file, {}), table, spark=session()).changes
 
 
-def test_everything_runs_on_executors_without_python(
-    site: Site, driver: Driver, cluster: Cluster
-) -> None:
+def test_everything_runs_on_executors(site: Site, driver: Driver, cluster: Cluster) -> None:
     """SCL-2, SCL-3: in a session of the user, with rejected records, blocked rows, discarded
     letters, table letters and a rebuild of an empty table.
     """
@@ -217,6 +214,28 @@ def test_everything_runs_on_executors_without_python(
     assert driver.call(rebuilt, site.file, "accounts") == len(site.live.published)
     assert driver.call(rebuilt, site.file, "empty") == 0
     site.check()
+
+
+def without_python(python: str) -> list[str]:
+    """What `check_session` says of executors with another Python."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ConnectorError) as error:
+        patch.setattr(session().sparkContext, "pythonExec", python)
+        check_session(session(), for_writing=True)
+    return [error.value.code, error.value.cause]
+
+
+def test_executors_without_the_package_are_named_before_the_first_batch(
+    driver: Driver, tmp_path: Path
+) -> None:
+    """SCL-3: without Python, and with one that has no pyarrow or no lowmark."""
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    python = str(bare / "bin/python")
+    cases = {"/nonexistent/python": "Cannot run program", python: "No module named"}
+    for python, said in cases.items():
+        code, cause = driver.call(without_python, python)
+        assert code == "EXECUTORS_WITHOUT_PACKAGE"
+        assert said in cause
 
 
 def refused(file: Path) -> tuple[str, list[str]]:
@@ -385,7 +404,7 @@ def test_spark_submit_shows_our_lines_and_few_of_spark(
         | {
             "PYTHONPATH": os.getcwd(),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYSPARK_PYTHON": NO_PYTHON,
+            "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": HOST,
             "JDK_JAVA_OPTIONS": JVM_OPTIONS,
         },
@@ -448,7 +467,11 @@ def connector(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", ENTRY, "--config", str(file), *arguments],
         env=os.environ
-        | {"PYSPARK_PYTHON": NO_PYTHON, "SPARK_LOCAL_IP": HOST, "JDK_JAVA_OPTIONS": JVM_OPTIONS},
+        | {
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": HOST,
+            "JDK_JAVA_OPTIONS": JVM_OPTIONS,
+        },
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

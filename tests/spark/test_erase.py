@@ -155,7 +155,7 @@ def refusing(
     stream: Stream, erased_to: int, on_step: Callable[[str], None] = lambda step: None
 ) -> Ingest:
     process = stream.process(on_step)
-    erased = ErasedKeys(SECRET, {HASH: erased_to})
+    erased = ErasedKeys(SECRET, {HASH: erased_to}, frozenset({"t"}))
     process._ports = replace(process._ports, erased=lambda: erased)
     return process
 

@@ -101,7 +101,7 @@ def tried(spark: SparkSession, folder: Path, erased: ErasedKeys) -> Tried:
         *(spark, folder, CONFIG),
         reject_unknown_tables=True,
         schema_by_id={7: NEWER}.get,
-        without_spark=repeat(False),
+        without_spark=repeat(True),
     )
     stream.topic.send_everywhere(ChildPartitions("p", 1, 0, (ChildPartition("p"),)))
     stream.topic.send_everywhere(Heartbeat("p", HORIZON + 10 * S))

@@ -271,7 +271,7 @@ def test_records_of_a_schema_with_unknown_fields_are_kept_and_counted(
     spark: SparkSession, tmp_path: Path, dies_at: str | None
 ) -> None:
     """ING-3, EVO-10: by schema and field, with their bytes; also by a process that continues
-    another one's batch. By default, `test_validation_agrees.py` shows it.
+    another one's batch. By default, `tests/property/test_batch_laws.py` shows it.
     """
     schemas = {7: SCHEMA, 9: NEWER_SCHEMA}
     stream = Stream(spark, tmp_path, schema_by_id=schemas.get)

@@ -22,6 +22,7 @@ from connector.lake.audit import open_logged
 from connector.lake.batch_counts import count_rows, count_table
 from connector.lake.changelog_folds import fold_batches
 from connector.lake.jobs import History
+from connector.lake.letter_positions import logged_positions
 from connector.lake.small_files import write_rows
 from connector.records.model import Heartbeat
 from connector.spark.ingest.ports import IngestPorts
@@ -488,6 +489,7 @@ def pipeline_of(stream: Stream, retention_s: int, log_s: int | None = None) -> P
         high_watermarks=dict,
         count_rows=count_rows,
         count_table=count_table,
+        logged_positions=logged_positions,
         write_rows=write_rows,
         fold_batches=fold_batches,
         earliest=dict,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.dead_letters.envelope import replay_claim
 from connector.dead_letters.repair import Content
 from connector.dead_letters.replay import Decision, Verdict
 from connector.records.codec import ChangeRecord, Schemas, decode, encode, frame
@@ -22,12 +20,11 @@ from connector.records.model import (
     kafka_key,
 )
 from connector.records.ordering import OrderPosition
-from connector.records.rejection import Headers, Reason
+from connector.records.rejection import Reason
 from connector.services.letter_effects import Effects
-from connector.spark.ingest.replays import ATTEMPT, FIRST, with_replays, without_replays
 from connector.spark.reader import read_table
 from tests.changes import change, delete_family
-from tests.spark.streams import HEADERS, ROWS, STREAM, Stream, account, definition, shown
+from tests.spark.streams import STREAM, Stream, account, definition, shown
 
 WRONG_KEY = b"the key of another row"
 
@@ -175,81 +172,6 @@ def test_a_replay_says_nothing_of_how_far_the_stream_is_complete(
     after = stream.ingest()
     assert (after.low_watermark, after.changes, after.control) == (11, 4, before.control + 4)
     assert after.frontier.partitions == before.frontier.partitions
-
-
-def test_both_forms_read_the_same_claim(spark: SparkSession, seed: int) -> None:
-    """DLQ-10: `replay_claim` is the definition; on rubbish, too, and on the last of several
-    headers.
-    """
-    rng = Random(seed)
-    parts = [
-        b"id-1",
-        b"-",
-        b"0",
-        b"7",
-        b"/",
-        b"//",
-        b"99",
-        b"\xff",
-        b"\n",
-        "é".encode(),
-        b" ",
-        b"accounts",
-        b"+1",
-        b"1234567890",
-    ]
-    values: list[bytes | None] = [
-        None,
-        b"",
-        b"id-1-0-7/1",
-        b"id-1-0-7-accounts/12",
-        b"id-1-0-7/0",
-        b"/1",
-        b"x/000000001",
-        "x/٣".encode(),
-    ]
-    values += [b"".join(rng.choices(parts, k=rng.randrange(8))) for _ in range(400)]
-    headers: list[Headers | None] = [(("connector.replay", value),) for value in values]
-    headers += [
-        (
-            ("connector.replay", rng.choice(values)),
-            ("x", None),
-            ("connector.replay", rng.choice(values)),
-        )
-        for _ in range(100)
-    ]
-    headers += [None, (), tuple(HEADERS), (("connector.replays", b"id-1-0-7/1"),)]
-    rows = spark.createDataFrame(
-        [(b"k", None, "t", 0, n, None, 1, each) for n, each in enumerate(headers)], ROWS
-    )
-
-    logged = spark.createDataFrame(
-        [("rejected", 0, 7), ("change", 0, 99)], "kind string, kafka_partition int, offset bigint"
-    )
-    place = (
-        "named_struct('ingest_batch', 1L, 'kafka_partition', 0, 'offset', offset, 'attempt', 0) AS"
-        " order_position"
-    )
-    found = with_replays(rows, logged.selectExpr("*", place), "id-1").collect()
-
-    assert {row["offset"]: row[ATTEMPT] for row in found} == {
-        n: (replay_claim(each or ()) or ("", 0))[1] for n, each in enumerate(headers)
-    }
-    claimed = {row["offset"]: row[FIRST]["offset"] for row in found if row[FIRST] is not None}
-    letters = {"id-1-0-7": 7, "id-1-0-99-accounts": 99}
-    expected = {
-        n: letters[claim[0]]
-        for n, each in enumerate(headers)
-        if (claim := replay_claim(each or ())) and claim[0] in letters
-    }
-    assert expected.items() <= claimed.items()
-    assert 7 in expected.values()
-
-
-def test_a_batch_without_replays_is_not_looked_at_twice(spark: SparkSession) -> None:
-    """TBL-3: a batch without replays costs nothing more."""
-    rows = spark.createDataFrame([(b"k", None, "t", 0, 0, None, 1, HEADERS)], ROWS)
-    assert [(row[FIRST], row[ATTEMPT]) for row in without_replays(rows).collect()] == [(None, 0)]
 
 
 def test_the_dry_run_says_what_would_become_of_each_row(

@@ -10,9 +10,6 @@ import hashlib
 from collections.abc import Iterable
 from typing import Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from connector.records.rejection import Reason
 from connector.state.erased_keys import ErasedKeys
 from connector.warehouse import STAGED_SLOT, in_slot
@@ -28,54 +25,6 @@ _UNREADABLE: Final = (
     *(Reason.TOO_LARGE, Reason.UNKNOWN_FRAMING, Reason.UNKNOWN_SCHEMA, Reason.UNDECODABLE),
 )
 _NOT_DECODED: Final = ", ".join(f"'{reason}'" for reason in _UNREADABLE)
-
-
-def without_erased(rows: DataFrame, erased: ErasedKeys, record: Iterable[str]) -> DataFrame:
-    """`rows` with the `verdict` and the fields `record` of a record. A record of an erased row up
-    to the erasure becomes valid and loses its content. It has the hash as its row key, and no
-    entries.
-
-    A change that is valid, or only too late, keeps its times. A record that would become a dead
-    letter keeps nothing else: its offset stays in the slot of rejected records. Where a record
-    cannot be decoded, its Kafka key decides. Only records as old as the newest erasure are hashed.
-    """
-    newest, types = max(erased.erased_to.values()), rows.schema["data_change"].dataType
-    fields = {field.name: field.dataType for field in types}  # type: ignore[attr-defined]
-    time = (
-        f"CASE WHEN {_IS_VALID} THEN coalesce({_COMMITTED}, {_ARRIVAL})"
-        f" ELSE least({_COMMITTED}, {_ARRIVAL}) END"
-    )
-    hashed = rows.withColumn("_time", F.expr(time)).withColumn(
-        "_hash", F.expr(f"CASE WHEN _time <= {newest}L THEN {_hash_of(erased)} END")
-    )
-    marked = hashed.withColumn("_is_bare", F.expr(f"_hash IS NOT NULL AND NOT {_IS_VALID}"))
-    change = F.col("data_change").withField("row_key", F.expr("unhex(_hash)"))
-    for name in _REMOVED:
-        change = change.withField(name, F.lit(None).cast(fields[name]))
-    bare = F.struct(
-        *(
-            (F.expr("unhex(_hash)") if name == "row_key" else F.lit(None).cast(type_)).alias(name)
-            for name, type_ in fields.items()
-        )
-    )
-    for name in ("verdict", "key", "value", "headers"):
-        marked = marked.withColumn(name, F.expr(f"CASE WHEN _hash IS NULL THEN {name} END"))
-    for name in record:
-        if name != "data_change":
-            marked = marked.withColumn(name, F.expr(f"CASE WHEN NOT _is_bare THEN {name} END"))
-    change = F.when(F.col("_is_bare"), bare).when(F.col("_hash").isNotNull(), change)
-    change = change.otherwise(F.col("data_change"))
-    return marked.withColumn("data_change", change).drop("_time", "_hash", "_is_bare")
-
-
-def _hash_of(erased: ErasedKeys) -> str:
-    """The hash of the erased row that a record is of, as SQL over `_time`. Null: it is of none."""
-    own = _hmac(erased.secret, "data_change.table", "data_change.row_key")
-    of_key = ", ".join(_hmac(erased.secret, f"'{name}'", "key") for name in sorted(erased.sources))
-    is_refused = f"coalesce({_erased_to(erased, 'h')} >= _time, false)"
-    return f"""CASE WHEN {_erased_to(erased, own)} >= _time THEN {own}
-        WHEN verdict IN ({_NOT_DECODED}) THEN get(filter(array({of_key}), h -> {is_refused}), 0)
-        END"""
 
 
 def refused_staged(ranges: Iterable[ReleasedRange], erased: ErasedKeys) -> tuple[str, str] | None:

@@ -22,7 +22,8 @@ from pyspark.sql import DataFrame
 
 from connector.config.settings import StreamConfig
 from connector.dead_letters.ledger import ExternalDeadLetters
-from connector.engine.batch import IngestJob, changelog_rows, has_replays, registry_ids
+from connector.engine.batch import IngestJob, by_key, changelog_rows, registry_ids
+from connector.engine.replays import letters_of, replays_in
 from connector.engine.rules import RecordRules
 from connector.engine.schema import KAFKA
 from connector.errors import TopicError
@@ -34,17 +35,12 @@ from connector.records.rejection import Rejection
 from connector.spark.ingest.completeness import count_rows_of, incomplete_transactions
 from connector.spark.ingest.erased import refused_staged
 from connector.spark.ingest.ports import IngestPorts
-from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
-from connector.spark.ingest.source import Topic, is_time_overflow, pieces, with_arrivals
-from connector.spark.ingest.validate import (
-    UNSEEN_SCHEMA,
-    schema_ids,
-    validated,
-)
+from connector.spark.ingest.source import Topic, is_time_overflow, pieces
 from connector.spark.sql import skew_us
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.dead_letters import rejected_letters
 from connector.spark.storage.logged_batch import BatchRange, LoggedBatch, Offsets, same
+from connector.spark.tasks import IngestTask
 from connector.state.accepted_losses import (
     AcceptLoss,
     Lost,
@@ -77,10 +73,8 @@ MOST_HEARTBEATS = 1_000
 FEW_OFFSETS = 20_000
 """A batch with more offsets is one of Spark."""
 
-RECORDS_PER_TASK = 10_000
-"""One task writes a smaller batch. Each task makes its own files, and a small file costs as much as
-it saves.
-"""
+
+_NONE = pa.RecordBatch.from_pylist([], KAFKA)
 
 
 class _Requests(NamedTuple):
@@ -159,7 +153,7 @@ class Ingest:
         """
         progress = self._changelog.progress()
         for piece in pieces(read(offsets), offsets):
-            batch = self._log(piece.rows(self._changelog.spark), piece.offsets, topic)
+            batch = self._log(piece.as_columns(), piece.offsets, topic)
             self._on_step("logged")
             progress = self._follow_up(batch)
         return progress
@@ -513,7 +507,9 @@ class Ingest:
             return after
         return self._with_external_dead_letters(after, published)
 
-    def _log(self, rows: DataFrame, offsets: BatchRange, topic: Topic) -> LoggedBatch:
+    def _log(
+        self, rows: DataFrame | pa.RecordBatch, offsets: BatchRange, topic: Topic
+    ) -> LoggedBatch:
         newest = self._changelog.newest()
         number = newest.ingest_batch + 1 if newest else 1
         changelog_id = newest.changelog_id if newest else uuid.uuid4().hex
@@ -534,62 +530,81 @@ class Ingest:
             {id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None}
         )
         rules = replace(self._rules(batch, before), erased=self._ports.erased())
-        if self._log_few(batch, before, rules):
-            return batch
-        with_positions, marks = without_replays(rows), {UNSEEN_SCHEMA, UNSEEN_REPLAY}
-        while True:
-            try:
-                self._append(with_positions, batch, before, rules)
-                return batch
-            except (PySparkException, Py4JError) as error:
-                mark = next((mark for mark in marks if mark in str(error)), None)
-                if mark is None:
-                    raise
-                marks.remove(mark)
-            if mark == UNSEEN_SCHEMA:
-                self._learn_schemas(rows)
-            else:
-                logged = self._changelog.rows() if newest else None
-                with_positions = with_replays(rows, logged, topic.topic_id)
+        job = IngestJob(
+            records=_NONE,
+            rules=rules,
+            schemas=self._schemas,
+            topic=self._stream.topic,
+            topic_id=batch.topic_id,
+            ingest_batch=batch.ingest_batch,
+            ingest_time=self._ports.now(),
+        )
+        records = rows if isinstance(rows, pa.RecordBatch) else self._few(batch)
+        if records is not None:
+            self._log_few(records, batch, before, job)
+        else:
+            assert isinstance(rows, DataFrame)
+            self._log_many(rows, batch, before, job)
+        return batch
 
-    def _log_few(self, batch: LoggedBatch, before: Progress, rules: RecordRules) -> bool:
-        """Log a small batch without a Spark job (ENG-4). False: Spark must do it, because the batch
-        is large, has a replay, or may have a record of an erased row.
+    def _few(self, batch: LoggedBatch) -> pa.RecordBatch | None:
+        """The records of a small batch, without a Spark job (ENG-4). None: the batch is large, or
+        this process cannot read it.
         """
-        if batch.offsets.records > FEW_OFFSETS or rules.erased.erased_to:
-            return False
+        if batch.offsets.records > FEW_OFFSETS:
+            return None
         columns = self._ports.read_few(batch.offsets, batch.asked.at)
-        if columns is None:
-            return False
-        records = pa.RecordBatch.from_pydict(columns, KAFKA)
-        if has_replays(records):
-            return False
-        self._learn(registry_ids(records))
-        external = None
+        return None if columns is None else pa.RecordBatch.from_pydict(columns, KAFKA)
+
+    def _log_few(
+        self, records: pa.RecordBatch, batch: LoggedBatch, before: Progress, job: IngestJob
+    ) -> None:
+        job, external = self._with_what_it_names(job, records), None
         if self._is_count_due(batch.asked.at):  # before the turn, since Kafka may take long
             external = self._ports.external_dead_letters(before.external_dead_letters, 0)
         with self._turn if self._changelog.log.is_own else nullcontext():
-            rows = changelog_rows(
-                IngestJob(
-                    records=records,
-                    rules=rules,
-                    schemas=self._schemas,
-                    topic=self._stream.topic,
-                    topic_id=batch.topic_id,
-                    ingest_batch=batch.ingest_batch,
-                    ingest_time=self._ports.now(),
-                )
-            )
+            rows = by_key(changelog_rows(job))
             settle = partial(
                 self._settled, batch=batch, before=before, rows=rows, external=external
             )
             self._changelog.append_few(batch, rows, settle)
-        return True
+
+    def _log_many(
+        self, rows: DataFrame, batch: LoggedBatch, before: Progress, job: IngestJob
+    ) -> None:
+        """Log a large batch by tasks of Spark (ENG-3), and the records that they leave."""
+        if asks_registry := self._ports.schema_by_id is not None:
+            first = self._ports.read_few(batch.offsets.first(), batch.asked.at)
+            values = pa.array(first["value"] if first else [], pa.binary())
+            self._learn(registry_ids(values))
+        task = IngestTask(
+            replace(job, schemas=self._schemas),
+            asks_registry,
+            batch.asked.at,
+            self._changelog.path,
+            self._ports.write_rows,
+        )
+        self._changelog.prepare(batch)
+        ingested = task.run(rows)
+        for records in ingested.left:
+            left = replace(task, job=self._with_what_it_names(job, records))
+            ingested.actions.extend(left.written(records))
+        settle = partial(self._settled, batch=batch, before=before)
+        self._changelog.append(batch, ingested.actions, settle)
+
+    def _with_what_it_names(self, job: IngestJob, records: pa.RecordBatch) -> IngestJob:
+        """A job for these records, with the schemas and dead letters that they name."""
+        self._learn(registry_ids(records["value"]))
+        letters = letters_of(replays_in(records, job.topic_id))
+        logged = self._ports.logged_positions(self._changelog.path, letters) if letters else {}
+        return replace(job, records=records, schemas=self._schemas, logged=logged)
 
     def _learn_schemas(self, rows: DataFrame) -> None:
-        """Read the schema ids in `rows` from the registry that were not read yet."""
+        """Read the schemas that rows name from the registry, if they were not read yet."""
         if self._ports.schema_by_id is not None:
-            self._learn([row["id"] for row in schema_ids(rows).collect()])
+            first = rows.selectExpr(f"substring(value, 1, {codec.CONFLUENT_BYTES}) AS first")
+            prefixes = [row["first"] for row in first.distinct().collect()]
+            self._learn(registry_ids(pa.array(prefixes, pa.binary())))
 
     def _learn(self, ids: Iterable[int]) -> None:
         if self._ports.schema_by_id is None:
@@ -613,19 +628,6 @@ class Ingest:
             truncated=before.truncations.ranks(),
         )
 
-    def _append(
-        self, rows: DataFrame, batch: LoggedBatch, before: Progress, rules: RecordRules
-    ) -> None:
-        arrived, asks = with_arrivals(rows, batch.asked.at), self._ports.schema_by_id is not None
-        verdicts = validated(arrived, self._schemas, rules, ask_registry=asks)
-        few = verdicts.coalesce(_tasks(batch))
-        self._changelog.append(
-            few,
-            batch,
-            ingest_time=self._ports.now(),
-            settle=partial(self._settled, batch=batch, before=before),
-        )
-
     def _halt_on_disaster(self, batch: LoggedBatch, counts: BatchCounts) -> None:
         counted = {
             reason: count for reason, count in counts.rejected.items() if reason != "TOO_LATE"
@@ -639,11 +641,6 @@ class Ingest:
             *(self._stream.name, batch.ingest_batch, counts.records, rejected),
             *(reason, counted[reason]),
         )
-
-
-def _tasks(batch: LoggedBatch) -> int:
-    """The number of tasks that write the rows of a batch."""
-    return 1 + batch.offsets.records // RECORDS_PER_TASK
 
 
 def _may_complete(before: Progress, batch: LoggedBatch, counts: BatchCounts) -> bool:

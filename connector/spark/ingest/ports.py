@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from connector.dead_letters.envelope import DeadLetter
+from connector.dead_letters.envelope import ClaimedLetter, DeadLetter
 from connector.dead_letters.ledger import ExternalDeadLetters
+from connector.records.ordering import OrderPosition
 from connector.spark.ingest.source import Topic
 from connector.spark.storage.changelog import FoldBatches, WriteRows
 from connector.spark.storage.logged_batch import BatchRange
@@ -22,6 +23,8 @@ from connector.write_streams.releases import ReleaseRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+LoggedPositions = Callable[[str, Collection[ClaimedLetter]], Mapping[ClaimedLetter, OrderPosition]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ class IngestPorts:
       the range (µs). None: Spark must read it.
     - `count_table` counts rows in memory as `count_rows` does, `write_rows` writes them,
       and `fold_batches` moves those of small batches to their slots.
+    - `logged_positions` returns the order positions of dead letters in the changelog at a path, as
+      far as it has them (DLQ-10).
     - `committed_ends` returns the end of every Kafka partition for a reader of committed records.
     """
 
@@ -64,6 +69,7 @@ class IngestPorts:
     count_rows: CountRows
     write_rows: WriteRows
     fold_batches: FoldBatches
+    logged_positions: LoggedPositions
     count_table: Callable[[pa.Table, BatchRows], RowCounts]
     earliest: Callable[[], Mapping[int, int]]
     schema_by_id: Callable[[int], str | None] | None = None

@@ -14,25 +14,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from connector.config import java_settings
 from connector.config.settings import KafkaConfig, StreamConfig
+from connector.engine.schema import KAFKA
 from connector.errors.changelog import checkpoint_foreign
-from connector.records.model import MAX_TIMESTAMP
 from connector.spark.failures import text_of
-from connector.spark.sql import constant, literal_rows
 from connector.spark.storage.hadoop import content_of, names_in, remove_folder
 from connector.spark.storage.logged_batch import BatchRange, Offsets, same
-from connector.validation import EARLIEST_ARRIVAL, MAX_AHEAD_US, KafkaRecord, size_of
+from connector.validation import KafkaRecord, size_of
 
 PIECE_RECORDS: Final = 20_000
 PIECE_BYTES: Final = 16_000_000
-_BY_BROKER: Final = 1
-"""The `timestampType` of a record timestamp that the broker wrote."""
-_COLUMNS: Final = """key binary, value binary, topic string, partition int, offset bigint,
-timestamp timestamp, timestampType int, headers array<struct<key: string, value: binary>>"""
 _TIME_OVERFLOW: Final = "java.lang.ArithmeticException: long overflow"
 """The error of the source for such a record timestamp. Errors in expressions have other names."""
 
@@ -63,18 +58,6 @@ def read_stream(
     ).load()
 
 
-def with_arrivals(rows: DataFrame, read_at: int) -> DataFrame:
-    """`rows` of the source with the times of arrival that are believed, as `validation.arrival`."""
-    asked = constant(read_at, "partition")
-    latest = f"CASE WHEN timestampType = {_BY_BROKER} THEN {MAX_TIMESTAMP}L ELSE"
-    believed = (
-        f"unix_micros(timestamp) BETWEEN {EARLIEST_ARRIVAL}L AND {latest} {asked} +"
-        f" {MAX_AHEAD_US}L END"
-    )
-    arrived = f"CASE WHEN {believed} THEN timestamp ELSE timestamp_micros({asked}) END"
-    return rows.withColumn("timestamp", F.expr(arrived))
-
-
 def is_time_overflow(error: BaseException) -> bool:
     """Whether the source failed because of a record timestamp."""
     return _TIME_OVERFLOW in text_of(error)
@@ -86,9 +69,9 @@ class Piece(NamedTuple):
     records: list[KafkaRecord]
     offsets: BatchRange
 
-    def rows(self, spark: SparkSession) -> DataFrame:
-        """The rows as the source would return them. Their times of arrival are decided."""
-        return literal_rows(spark, map(_row, self.records), _COLUMNS)
+    def as_columns(self) -> pa.RecordBatch:
+        """The records with the schema `KAFKA`. Their times of arrival are decided."""
+        return pa.RecordBatch.from_pylist([*map(_row, self.records)], KAFKA)
 
 
 def pieces(records: Iterable[KafkaRecord], offsets: BatchRange) -> Iterator[Piece]:
@@ -106,11 +89,16 @@ def pieces(records: Iterable[KafkaRecord], offsets: BatchRange) -> Iterator[Piec
         yield Piece(piece, BatchRange(start, offsets.end))
 
 
-def _row(record: KafkaRecord) -> tuple[object, ...]:
-    at = record.position
-    coordinates = (at.topic, at.kafka_partition, at.offset)
-    timestamp = (record.record_timestamp, _BY_BROKER)
-    return (record.key, record.value, *coordinates, *timestamp, record.headers or None)
+def _row(record: KafkaRecord) -> dict[str, object]:
+    headers = [{"key": name, "value": value} for name, value in record.headers]
+    return {
+        "kafka_partition": record.position.kafka_partition,
+        "offset": record.position.offset,
+        "record_timestamp": record.record_timestamp,
+        "key": record.key,
+        "value": record.value,
+        "headers": headers or None,
+    }
 
 
 def batch_range(spark: SparkSession, checkpoint: str, batch_id: int, topic: str) -> BatchRange:

@@ -37,7 +37,6 @@ from connector.spark.storage.changelog_columns import (
     IS_STAGED,
     OWN_SLOT,
     PAYLOAD,
-    columns_of_batch,
 )
 from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.spark.storage.delta_log import metadata_session, quoted, set_properties
@@ -177,35 +176,28 @@ class Changelog(ChangelogReader):
                 "The topic was deleted and created again. Its offsets now mean other records",
             )
 
+    def prepare(self, batch: LoggedBatch) -> None:
+        """Create the changelog unless there is one. Call it before a file is written for `append`.
+        Raises `WriterConflictError` if the batch does not continue after the newest one.
+        """
+        self._before(batch)
+
     def append(
         self,
-        rows: DataFrame,
         batch: LoggedBatch,
-        *,
-        ingest_time: int,
+        files: Sequence[str],
         settle: Callable[[tuple[str, ...]], Progress | None] = lambda files: None,
     ) -> None:
-        """Commit a batch of validated rows with their positions as replays, and check the commit.
+        """Commit a batch whose rows are in written files, and check the commit.
 
-        `ingest_time` is in microseconds. `settle` gets the written files, as actions of Delta,
-        before any reader sees them. The progress that it returns is part of the commit. None:
-        `append_progress` stores it later. Raises `WriterConflictError` if another writer took the
-        batch's number. Then no row of this batch is visible.
+        `settle` gets the files, as actions of Delta, before any reader sees them. The progress that
+        it returns is part of the commit. None: `append_progress` stores it later. Raises
+        `WriterConflictError` if another writer took the batch's number. Then no row of this batch
+        is visible.
         """
-        columns = columns_of_batch(batch.ingest_batch, batch.topic_id, ingest_time)
-        selected = rows.selectExpr(*columns)
         before = self._before(batch)
-        stored = self._metadata_of_batch("batch", before, batch)
         with self._explained():
-            transaction, frontier = self._begin("batches"), list[str]()
-            transaction.write(selected)
-            settled = settle(transaction.written.actions())
-            if settled is not None:
-                metadata, frontier = self._metadata_of(settled)
-                stored |= metadata
-            number = batch.ingest_batch * _RENEWALS
-            transaction.commit(number, stored, actions=parsed(self.spark, frontier))
-        self._check_logged(batch, settled)
+            self._append_written(tuple(files), "batch", before, batch, settle)
 
     def append_few(
         self,
@@ -213,9 +205,7 @@ class Changelog(ChangelogReader):
         rows: pa.Table,
         settle: Callable[[tuple[str, ...]], Progress | None],
     ) -> None:
-        """As `append`, with rows of the schema `CHANGELOG` in memory, and without a Spark job
-        (ENG-4).
-        """
+        """As `append`, with rows of the schema `CHANGELOG` in memory, by source table."""
         before = self._before(batch)
         with self._explained():
             files = (self._written(rows, MIXED_SLOT),) if len(rows) else ()

@@ -41,6 +41,11 @@ class BatchRange:
         """The first offset and the next offset of each Kafka partition."""
         return {k: (self.start.get(k, 0), end) for k, end in self.end.items()}
 
+    def first(self) -> BatchRange:
+        """The first offset of each Kafka partition."""
+        ranges = self.by_partition.items()
+        return BatchRange(self.start, {k: min(start + 1, end) for k, (start, end) in ranges})
+
 
 def same(left: Offsets, right: Offsets) -> bool:
     """Whether two positions are equal. A missing Kafka partition has the offset 0."""

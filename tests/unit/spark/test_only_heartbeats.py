@@ -44,6 +44,7 @@ class Kafka:
                 "high_watermarks",
                 "count_rows",
                 "count_table",
+                "logged_positions",
                 "write_rows",
                 "fold_batches",
                 "earliest",

@@ -1,0 +1,47 @@
+"""The slots of a changelog (ENG-10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connector.engine.values import Flags, Numbers, flags_of
+from connector.warehouse import CONTROL_SLOT, REJECTED_SLOT, STAGED_SLOT, table_slot
+
+_ORDER = [(name, "ascending") for name in ("table", "_hash", "ingest_batch", "offset")]
+
+
+def by_slot(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each slot, by source table and hash. `rows` have the schema `CHANGELOG`, and are
+    of small batches or not stored yet.
+    """
+    rows = rows.combine_chunks()  # taking rows of many chunks costs twice as much
+    slots = _slots_of(rows)
+    for slot in np.unique(slots).tolist():
+        is_one = slots == slot
+        of_slot = rows if is_one.all() else rows.filter(pa.array(is_one))
+        yield slot, of_slot.take(pc.sort_indices(of_slot, _ORDER))
+
+
+def _slots_of(rows: pa.Table) -> Numbers:
+    sources = rows["table"].combine_chunks().dictionary_encode()
+    of_source = [table_slot(source) for source in sources.dictionary.to_pylist()]
+    numbers = sources.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    slots: Numbers = np.array([*of_source, REJECTED_SLOT], np.int64)[numbers]
+    is_uncommitted = _flags(pc.is_null(rows["commit_timestamp"]))
+    is_erased = _are(rows, "erased") & is_uncommitted & _flags(pc.is_valid(rows["write_stream"]))
+    slots[_are(rows, "staged", "expired") | is_erased] = STAGED_SLOT
+    slots[_are(rows, "rejected") | _flags(pc.is_null(rows["table"]))] = REJECTED_SLOT
+    slots[_are(rows, "control", "truncate")] = CONTROL_SLOT
+    return slots
+
+
+def _are(rows: pa.Table, *kinds: str) -> Flags:
+    return _flags(pc.is_in(rows["kind"], pa.array(kinds)))
+
+
+def _flags(column: pa.ChunkedArray) -> Flags:
+    return flags_of(column.combine_chunks())
