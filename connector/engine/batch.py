@@ -101,19 +101,15 @@ def changelog_rows(job: IngestJob) -> pa.Table:
         hashes = [hash_ if isinstance(hash_, bytes) else None for _, hash_ in of_kind]
         rows = [{"kind": kind, "row_key": hash_} for hash_ in hashes]
         contents += [pa.Table.from_pylist(rows, RECORD)] if rows else []
-    order = np.concatenate(
-        [
-            np.flatnonzero(decoded.is_decided),
-            np.array(judged.order, np.int64),
-        ]
-    )
+    by_definition = np.array(judged.order, np.int64)
+    order = np.concatenate([np.flatnonzero(decoded.is_decided), by_definition])
     assert len(order) == number
     columns = _of_records(job, records.take(pa.array(order)))
     content = pa.concat_tables(contents).combine_chunks()
     is_erased = np.zeros(number, np.bool_)
     if job.rules.erased.erased_to:
-        arrivals = columns["record_timestamp"].to_numpy()
-        content, is_erased = without_erased(content, arrivals, job.rules.erased)
+        times = columns["record_timestamp"].to_numpy()
+        content, is_erased = without_erased(content, times, job.rules.erased)
         is_erased |= flags_of(pc.equal(content["kind"], "erased").combine_chunks())
     columns.update(zip(RECORD.names, content.columns, strict=True))
     columns["_hash"] = _hashes(content["row_key"])

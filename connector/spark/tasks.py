@@ -142,10 +142,8 @@ def _headers(texts: pa.Array) -> pa.Array:
 
 
 def _parsed(text: str) -> list[tuple[str, bytes | None]]:
-    return [
-        (header["key"], b64decode(header["value"]) if "value" in header else None)
-        for header in json.loads(text)
-    ]
+    headers = ((header["key"], header.get("value")) for header in json.loads(text))
+    return [(key, None if value is None else b64decode(value)) for key, value in headers]
 
 
 def _as_bytes(records: pa.RecordBatch) -> bytes:

@@ -51,12 +51,13 @@ def source_rows(rng: Random, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def as_json(headers: list[tuple[str, bytes | None]] | None) -> str | None:
-    """As `to_json` of Spark: without values that are null."""
+def as_json(headers: list[tuple[str, bytes | None]] | None, rng: Random) -> str | None:
+    """As `to_json` of Spark. A setting of the session says whether it has values that are null."""
     if headers is None:
         return None
+    null = rng.choice(({}, {"value": None}))
     values = [
-        {"key": key} | ({} if value is None else {"value": b64encode(value).decode()})
+        {"key": key} | (null if value is None else {"value": b64encode(value).decode()})
         for key, value in headers
     ]
     return json.dumps(values)
@@ -66,7 +67,7 @@ def given(rows: list[dict[str, Any]], rng: Random) -> Iterator[pa.RecordBatch]:
     types = {"key": pa.binary(), "value": pa.binary(), "partition": pa.int32()}
     types |= {"offset": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
     types |= {"timestampType": pa.int32(), "headers": pa.string()}
-    plain = [row | {"headers": as_json(row["headers"])} for row in rows]
+    plain = [row | {"headers": as_json(row["headers"], rng)} for row in rows]
     while plain:
         size = rng.choice((1, 3, 50))
         yield pa.RecordBatch.from_pylist(plain[:size], pa.schema(types))
