@@ -17,7 +17,7 @@ from connector.engine.replays import replays_in
 from connector.engine.rules import RecordRules
 from connector.engine.schema import KAFKA
 from connector.records.codec import SCHEMA, Schemas, confluent_id, frame, framed
-from connector.records.model import DataChange
+from connector.records.model import DataChange, Truncate, kafka_key
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Headers, Position
 from connector.state.erased_keys import ErasedKeys, key_hash
@@ -154,7 +154,8 @@ RULES = RecordRules(LIMITS, TOPIC_PARTITIONS)
 def kinds_of(rng: Random, seed: int) -> set[str]:
     """The kinds of the rows of a batch, for which the law is true."""
     cases = [*cases_of_every_kind(seed)[:50], *key_cases(), *settings_cases(seed)]
-    cases += aged_cases() * 2
+    truncate = Truncate("p", "t", CHANGE.commit_timestamp)
+    cases += [*aged_cases() * 2, Case("truncate", kafka_key(truncate), framed(truncate, 2))]
     horizon = rng.choice((None, CHANGE.commit_timestamp))
     limits = replace(LIMITS, max_record_bytes=rng.choice((300, 10_000)))
     rules = replace(RULES, limits=limits, horizon=horizon)
