@@ -66,6 +66,7 @@ def erased_keys(cases: Sequence[Case], rng: Random) -> ErasedKeys:
     some = rng.sample(keys, min(len(keys), 3))
     times = (CHANGE.commit_timestamp - 1, CHANGE.commit_timestamp, 2**62)
     hashes = {key_hash(SECRET, "t", key): rng.choice(times) for key in some}
+    hashes[key_hash(SECRET, "t", CHANGE.row_key)] = CHANGE.commit_timestamp
     return ErasedKeys(SECRET, hashes, frozenset({"t"}))
 
 
@@ -155,7 +156,9 @@ def kinds_of(rng: Random, seed: int) -> set[str]:
     """The kinds of the rows of a batch, for which the law is true."""
     cases = [*cases_of_every_kind(seed)[:50], *key_cases(), *settings_cases(seed)]
     truncate = Truncate("p", "t", CHANGE.commit_timestamp)
-    cases += [*aged_cases() * 2, Case("truncate", kafka_key(truncate), framed(truncate, 2))]
+    staged = replace(STAGED, row_key=b"another")
+    cases += aged_cases() * 2
+    cases += [Case("valid", kafka_key(one), framed(one, 2)) for one in (truncate, staged)]
     horizon = rng.choice((None, CHANGE.commit_timestamp))
     limits = replace(LIMITS, max_record_bytes=rng.choice((300, 10_000)))
     rules = replace(RULES, limits=limits, horizon=horizon)
