@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +30,6 @@ from connector.records.ordering import OrderPosition
 from connector.records.rejection import Position, Rejection
 from connector.validation import EARLIEST_ARRIVAL, MAX_AHEAD_US, KafkaRecord
 
-_ORDER: Final = [(name, "ascending") for name in ("table", "_hash", "kafka_partition", "offset")]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestJob:
@@ -51,9 +49,6 @@ class IngestJob:
     ingest_batch: int
     ingest_time: int
     logged: Mapping[ClaimedLetter, OrderPosition] = field(default_factory=dict)
-
-    def with_records(self, records: pa.RecordBatch) -> IngestJob:
-        return replace(self, records=records)
 
 
 def arrivals(times: pa.Array, by_broker: pa.Array, read_at: int) -> pa.Array:
@@ -96,11 +91,12 @@ def changelog_rows(job: IngestJob) -> pa.Table:
         job.schemas,
     )
     judged = _by_definition(job, np.flatnonzero(~decoded.is_decided))
-    contents = [decoded.records, rows_of([record for _, record in judged.accepted])]
-    for kind, of_kind in (("erased", judged.erased), ("rejected", judged.rejected)):
-        hashes = [hash_ if isinstance(hash_, bytes) else None for _, hash_ in of_kind]
-        rows = [{"kind": kind, "row_key": hash_} for hash_ in hashes]
-        contents += [pa.Table.from_pylist(rows, RECORD)] if rows else []
+    bare: list[dict[str, Any]] = [
+        *({"kind": "erased", "row_key": hash_} for _, hash_ in judged.erased),
+        *({"kind": "rejected"} for _ in judged.rejected),
+    ]
+    accepted = rows_of([record for _, record in judged.accepted])
+    contents = [decoded.records, accepted, pa.Table.from_pylist(bare, RECORD)]
     by_definition = np.array(judged.order, np.int64)
     order = np.concatenate([np.flatnonzero(decoded.is_decided), by_definition])
     assert len(order) == number
@@ -110,7 +106,7 @@ def changelog_rows(job: IngestJob) -> pa.Table:
     if job.rules.erased.erased_to:
         times = columns["record_timestamp"].to_numpy()
         content, is_erased = without_erased(content, times, job.rules.erased)
-        is_erased |= flags_of(pc.equal(content["kind"], "erased").combine_chunks())
+        is_erased |= flags_of(pc.equal(content["kind"], "erased"))
     columns.update(zip(RECORD.names, content.columns, strict=True))
     columns["_hash"] = _hashes(content["row_key"])
     first_rejected = number - len(judged.rejected)
@@ -129,11 +125,6 @@ def changelog_rows(job: IngestJob) -> pa.Table:
         columns["headers"] = _only(is_kept, columns["headers"])
     arrays = [_typed(columns.get(field.name), field.type, number) for field in CHANGELOG]
     return pa.Table.from_arrays(arrays, schema=CHANGELOG)
-
-
-def by_key(rows: pa.Table) -> pa.Table:
-    """Rows of a changelog by source table and hash."""
-    return rows.take(pc.sort_indices(rows, _ORDER))
 
 
 class _Judged(NamedTuple):

@@ -32,7 +32,7 @@ def without_erased(rows: pa.Table, arrivals: Numbers, erased: ErasedKeys) -> tup
     times = pc.fill_null(rows["commit_timestamp"].cast(pa.int64()), pa.array(arrivals))
     of_source = pc.is_in(rows["table"], pa.array(sorted(erased.sources), pa.string()))
     may_be = pc.and_(pc.and_(is_change, of_source), pc.less_equal(times, newest))
-    few = np.flatnonzero(flags_of(may_be.combine_chunks()))
+    few = np.flatnonzero(flags_of(may_be))
     chosen = rows.select(["table", "row_key"]).take(pa.array(few))
     of_few = zip(
         few.tolist(), chosen.to_pylist(), times.take(pa.array(few)).to_pylist(), strict=True

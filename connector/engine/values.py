@@ -175,6 +175,6 @@ _BINARY: Final[Mapping[DataType, tuple[str, Callable[..., tuple[pa.Array, Flags]
 }
 
 
-def flags_of(array: pa.Array) -> Flags:
-    """The values of an array of booleans without nulls."""
+def flags_of(array: pa.Array | pa.ChunkedArray) -> Flags:
+    """The values of an array, or of a column, of booleans without nulls."""
     return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)

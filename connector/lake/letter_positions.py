@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ _POSITIONS: Final = """
     WHERE kind {kinds} AND kafka_partition = {kafka_partition}
         AND "offset" BETWEEN {least} AND {greatest}
 """
+_RANGE: Final = attrgetter("of_table", "kafka_partition")
 
 
 def logged_positions(
@@ -30,8 +32,7 @@ def logged_positions(
     positions = dict[ClaimedLetter, OrderPosition]()
     if (table := open_existing(changelog)) is None:
         return positions
-    by_range = sorted(letters, key=lambda letter: (letter.of_table, letter.kafka_partition))
-    for (of_table, number), of_one in groupby(by_range, lambda it: (it.of_table, it[0])):
+    for (of_table, number), of_one in groupby(sorted(letters, key=_RANGE), _RANGE):
         offsets = [letter.offset for letter in of_one]
         kinds = "IN ('change', 'staged')" if of_table else "= 'rejected'"
         bounds = {"least": min(offsets), "greatest": max(offsets)}

@@ -132,16 +132,20 @@ def erase(
         letters = _letters_of(config, definition, row_key, by, on_event)
         session = session_of(config, spark, stack, on_event, for_writing=not dry_run)
         stored = _Stored.open(config, definition, row_key, letters[0].service.schemas, session)
-        extent = stored.extent()
+        found_in, logged = stored.extent()
         if dry_run:
-            return EraseReport((*stored.tables,), *extent, now_us(), _in_kafka(stored, letters))
+            return EraseReport(
+                (*stored.tables,), found_in, logged, now_us(), _in_kafka(stored, letters)
+            )
         record = stored.erase(why, by, begun_at)
         closed = {of_topic.topic: of_topic.close(why) for of_topic in letters}
         stored.overrides.add(replace(record, ended_at=now_us()))
         kafka = _in_kafka(stored, letters)
     deleted_to = {topic: offsets for topic, (_, offsets) in closed.items() if offsets}
     count = sum(count for count, _ in closed.values())
-    return EraseReport((*stored.tables,), *extent, record.erased_to, kafka, count, deleted_to)
+    return EraseReport(
+        (*stored.tables,), found_in, logged, record.erased_to, kafka, count, deleted_to
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +285,12 @@ class _Letters:
             elif ledger.status(letter).state in OPEN_STATES:
                 first_open.setdefault(number, letter.id)
         for number, at in sorted(offsets.items()):
-            of_records = (number, len(at), at[0], at[-1], None, kept_by.get(number))
-            yield KafkaRecords(self.topic, *of_records)
+            kept = kept_by.get(number)
+            yield KafkaRecords(self.topic, number, len(at), at[0], at[-1], None, kept)
 
     def _is_of_row(self, letter: DeadLetter) -> bool:
-        of_row = (self.source, self.row_key, self.service.schemas)
-        return is_of(letter.key, letter.value, *of_row) is not None
+        key, schemas = self.row_key, self.service.schemas
+        return is_of(letter.key, letter.value, self.source, key, schemas) is not None
 
     def _all(self) -> Iterator[tuple[DeadLetter, Position]]:
         from connector.kafka.dead_letters.topic import read_letters

@@ -35,6 +35,7 @@ from connector.state.apply_level import MergeFew
 from connector.state.jobs import Job, JobKind
 from connector.state.positions import from_text, to_text, up_to
 from connector.state.stream_progress import Progress
+from connector.state.table_state import TableState
 from connector.state.unapplied import BatchContents
 from connector.tables.definition import TableDefinition
 
@@ -91,15 +92,15 @@ class Pipeline:
             ports,
             on_event,
         )
-        self._check_not_ahead()
-        self._report()
+        states = {name: table.table_state() for name, table in self._tables.going_on().items()}
+        self._check_not_ahead(states)
+        self._report(states)
 
-    def _check_not_ahead(self) -> None:
+    def _check_not_ahead(self, states: Mapping[str, TableState]) -> None:
         """Raise `TableError` if a table has later batches than its changelog. Otherwise ingest
         would give their numbers to other changes, which the table would then miss.
         """
-        for name, table in self._tables.going_on().items():
-            state = table.table_state()
+        for name, state in states.items():
             newest = self._streams[self._config.tables[name].stream].changelog.newest()
             if newest is not None and newest.changelog_id == state.changelog_id:
                 state.check_changelog(name, newest.ingest_batch, newest.changelog_id)
@@ -116,10 +117,10 @@ class Pipeline:
             with explained(f"stream {stream}"):
                 write_text(self._spark, path, to_text(kept))
 
-    def _report(self) -> None:
+    def _report(self, states: Mapping[str, TableState]) -> None:
         """Report the states that this process has found."""
-        for name, table in self._tables.going_on().items():
-            self._job_log.on_table(name, table.table_state())
+        for name, state in states.items():
+            self._job_log.on_table(name, state)
         for name, ingest in self._streams.items():
             if (newest := ingest.changelog.newest()) is not None:
                 progress = ingest.changelog.progress()
@@ -243,8 +244,7 @@ class Pipeline:
         """Whether no change up to an ingest batch waits, in any table that is not stopped."""
         going_on = self._tables.going_on()
         states = [
-            table.table_state()
-            for name, table in going_on.items()
-            if self._config.tables[name].stream == stream
+            going_on[name].table_state()
+            for name in going_on.keys() & self._config.tables_of(stream)
         ]
         return all(state.lacks_nothing_of(batch, as_cut=as_cut) for state in states)

@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -26,7 +27,7 @@ from connector.errors.spark import spark_setting_missing, spark_without_jars
 from connector.errors.tables import store_not_conditional
 from connector.events import OnEvent
 from connector.jars import JarStore, Lock, fetch
-from connector.spark.cluster import check_executors, cores, fair_scheduling
+from connector.spark.cluster import check_executors, cores, fair_scheduling, repeating, watching
 from connector.spark.cluster import is_local as on_one_host
 from connector.spark.failures import cause_of
 from connector.spark.jvm import SILENT_LOGGERS, check_live, interruptible, launch, quiet_start
@@ -226,7 +227,8 @@ def check_session(
         )
     check_executors(spark, _AVRO_LIMITS, for_writing=for_writing)
     if for_writing and not on_one_host(spark):
-        check_python(spark, cores(spark))
+        with watching(spark):
+            repeating(partial(check_python, spark, cores(spark)), "the check of the session")
 
 
 def _check_log_store(spark: SparkSession, warehouse: str) -> None:

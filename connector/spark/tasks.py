@@ -7,7 +7,7 @@ import pickle
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Final, NamedTuple
 
@@ -87,7 +87,7 @@ class IngestTask:
 
     def written(self, records: pa.RecordBatch) -> list[str]:
         """Ingest records, with the schema `KAFKA`, in this process."""
-        return [*self._written([changelog_rows(self.job.with_records(records))])]
+        return [*self._written([changelog_rows(replace(self.job, records=records))])]
 
     def _results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The results of a task. Its error is one of them: Spark would only know its text."""
@@ -106,7 +106,7 @@ class IngestTask:
             if len(left := records.filter(is_left)):
                 yield _result(records=[_as_bytes(left)])
             records = records.filter(pc.invert(is_left))
-            tables.append(changelog_rows(self.job.with_records(records)))
+            tables.append(changelog_rows(replace(self.job, records=records)))
             size += tables[-1].nbytes
             if size >= _MOST_BYTES:
                 yield _result(action=[*self._written(tables)])

@@ -12,10 +12,11 @@ import pytest
 
 from connector.dead_letters.envelope import ClaimedLetter, replay_claim
 from connector.engine import batch, erased, replays
-from connector.engine.batch import IngestJob, arrivals, by_key, changelog_rows, of_unseen_schemas
+from connector.engine.batch import IngestJob, arrivals, changelog_rows, of_unseen_schemas
 from connector.engine.replays import replays_in
 from connector.engine.rules import RecordRules
 from connector.engine.schema import KAFKA
+from connector.engine.slots import by_key
 from connector.records.codec import SCHEMA, Schemas, confluent_id, frame, framed
 from connector.records.model import DataChange, Truncate, kafka_key
 from connector.records.ordering import OrderPosition

@@ -22,10 +22,11 @@ from pyspark.sql import DataFrame
 
 from connector.config.settings import StreamConfig
 from connector.dead_letters.ledger import ExternalDeadLetters
-from connector.engine.batch import IngestJob, by_key, changelog_rows, registry_ids
+from connector.engine.batch import IngestJob, changelog_rows, registry_ids
 from connector.engine.replays import letters_of, replays_in
 from connector.engine.rules import RecordRules
 from connector.engine.schema import KAFKA
+from connector.engine.slots import by_key
 from connector.errors import TopicError
 from connector.errors.changelog import rejected_ratio_exceeded
 from connector.errors.kafka import stream_records_deleted
